@@ -12,65 +12,142 @@
 # line is "N passed, N failed", with ", N skipped" when some were. Where stderr is a terminal, a line
 # there says what runs now.
 #
+# A program that failed runs once more when all others have ended, and its second run counts. One that
+# passes then is listed at the end under "unsteady:", with both outputs. A crash and what a sanitizer
+# finds are never forgiven: such a program does not run again. Nor does any when many have failed.
+#
 #   TEST_TIMEOUT_S   the limit of one program, default 300
 #   TEST_JOBS        how many at once, default: one more than processors
 #   TEST_TORCH_JOBS  how many of tests/python at once, default: 2
+#   TEST_RERUN       how many may fail and run once more, default 5; 0: none runs again
 #   PYTHON           what runs those of Python, default /usr/bin/python3
 set -euo pipefail
 
-# A stand-in for each way in which a program can end, and what must be said of it.
+# A stand-in for each way in which a program can end, under the folder $tests: its name and what it does.
+# Those of "once" end so in their first run, and pass in each one after that.
+stand_ins() {
+    local how name body
+    mkdir -p "$tests/common" "$tests/e2e" "$tests/python"
+    while read -r how name body; do
+        [[ $how == always ]] || body="[[ ! -e \$0.ran ]] || { echo '100%: Checks: 3, Failures: 0, Errors: 0'; exit; }
+            touch \"\$0.ran\"; $body"
+        printf '#!/bin/bash\n%s\n' "$body" >"$tests/$name"
+        chmod +x "$tests/$name"
+    done <<'PROGRAMS'
+always common/good echo "100%: Checks: 3, Failures: 0, Errors: 0"
+always common/some echo "50%: Checks: 6, Failures: 2, Errors: 1"; echo "some.c:7:F:case:one:0: said"; exit 1
+always common/crash echo "100%: Checks: 3, Failures: 0, Errors: 0"; kill -SEGV $$
+always common/silent exit 0
+always common/leak echo "100%: Checks: 3, Failures: 0, Errors: 0"; exit 97
+always common/hang sleep 60 & echo $! >"$0.pid"; wait
+always common/skip echo "SKIP one: no reason"; echo "100%: Checks: 3, Failures: 0, Errors: 0"
+always common/skipall echo "SKIP all: not here"
+always common/other touch "$0.ran"; echo "other.c:$(wc -l <"$0.ran"):F:said"; echo >>"$0.ran"; exit 1
+always e2e/two echo "100%: Checks: 1, Failures: 0, Errors: 0"; echo "100%: Checks: 4, Failures: 0, Errors: 0"
+always python/any.py exit 3
+always python/busy.py exit 3
+always python/interpreter [[ $1 == */busy.py && ! -e $1.ran ]] && touch "$1.ran" || echo "100%: Checks: 2, Failures: 0, Errors: 0"
+once common/busy echo "SKIP x: y"; echo "66%: Checks: 3, Failures: 1, Errors: 0"; echo "0 passed, 9 failed"; exit 1
+once common/late sleep 60
+once common/shot kill -KILL $$
+once common/segv kill -SEGV $$
+once common/abrt kill -ABRT $$
+once common/sys kill -SYS $$
+once common/thread exit 66
+once common/leaked exit 97
+once common/undefined exit 98
+once common/address exit 99
+once common/forked echo "x.c:1:E:a:b:0: (after this point) Received signal 11 (Segmentation fault)"; exit 1
+once common/other_signal echo "x.c:1:E:a:b:0: (after this point) Received unexpected signal 6 (Aborted)"; exit 1
+once common/early echo "x.c:1:E:a:b:0: (after this point) Early exit with return value 99"; exit 1
+once common/report echo "==7==ERROR: AddressSanitizer: heap-use-after-free"; exit 1
+once common/overflow echo "x.c:1:2: runtime error: signed integer overflow"; exit 1
+once common/child echo "test process: shoald ended by signal 6"; exit 1
+once common/child_report echo "test process: shoald ended by the status of a sanitizer"; exit 1
+once common/killed echo "shoalrun: rank 1 was killed by signal 9 (Killed)"; exit 1
+once common/torchrun echo "  exitcode  : -11 (pid: 7)"; exit 1
+once common/exit9 echo "x.c:1:E:a:b:0: (after this point) Early exit with return value 9"; exit 1
+PROGRAMS
+    # What passes only when one that was there beside it has ended, which waits for it to fail.
+    cat >"$tests/common/beside" <<'PROGRAM'
+#!/bin/bash
+until [[ -e ${0%/*}/alone.ran ]]; do sleep 0.01; done
+sleep 0.2
+touch "$0.ran"
+echo "100%: Checks: 1, Failures: 0, Errors: 0"
+PROGRAM
+    cat >"$tests/common/alone" <<'PROGRAM'
+#!/bin/bash
+touch "$0.ran"
+[[ -e ${0%/*}/beside.ran ]] && echo "100%: Checks: 3, Failures: 0, Errors: 0"
+PROGRAM
+    chmod +x "$tests/common/beside" "$tests/common/alone"
+}
+
+# What a run of some of them with TEST_RERUN prints, after its status.
+self_run() {
+    local rerun=$1 limit_s=60 status=0 said
+    [[ $* != *hang* && $* != *late* ]] || limit_s=2
+    rm -f "$tests"/*/*.ran
+    said=$(TEST_TIMEOUT_S=$limit_s TEST_RERUN=${rerun#-} PYTHON=$tests/python/interpreter \
+        "$0" "$scratch" "${@:2}" 2>&1) || status=$?
+    printf '%d\n%s' "$status" "$said"
+}
+
 self_test() {
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     local tests=$scratch/tests output status expected name names=()
-    mkdir -p "$tests/common" "$tests/e2e" "$tests/python"
-    program() {
-        printf '#!/bin/bash\n%s\n' "$2" >"$tests/$1"
-        chmod +x "$tests/$1"
-    }
-    program common/good 'echo "100%: Checks: 3, Failures: 0, Errors: 0"'
-    program common/some 'echo "50%: Checks: 6, Failures: 2, Errors: 1"; echo "some.c:7:F:case:one:0: said"; exit 1'
-    program common/crash 'echo "100%: Checks: 3, Failures: 0, Errors: 0"; kill -SEGV $$'
-    program common/silent 'exit 0'
-    program common/leak 'echo "100%: Checks: 3, Failures: 0, Errors: 0"; exit 97'
-    # shellcheck disable=SC2016
-    program common/hang 'sleep 60 & echo $! >"$0.pid"; wait'
-    program common/skip 'echo "SKIP one: no reason"; echo "100%: Checks: 3, Failures: 0, Errors: 0"'
-    program common/skipall 'echo "SKIP all: not here"'
-    program e2e/two 'echo "100%: Checks: 1, Failures: 0, Errors: 0"; echo "100%: Checks: 4, Failures: 0, Errors: 0"'
-    # Those of Python are run by the one that is asked for.
-    program python/any.py 'exit 3'
-    program python/interpreter 'echo "100%: Checks: 2, Failures: 0, Errors: 0"'
-    local bad=0 count=0 drawn
-    while read -r name status expected; do
+    stand_ins
+    local bad=0 count=0 drawn rerun
+    while read -r rerun name status expected; do
         count=$((count + 1))
-        local got=0
         read -ra names <<<"${name//,/ }"
-        output=$(TEST_TIMEOUT_S=2 PYTHON=$tests/python/interpreter "$0" "$scratch" "${names[@]/#/$tests/}" 2>&1) || got=$?
-        [[ $got == "$status" && ${output##*$'\n'} == "$expected" ]] && continue
-        printf 'run-tests self-test: %s: status %d, expected %d "%s", got:\n%s\n' \
-            "$name" "$got" "$status" "$expected" "$output"
+        output=$(self_run "$rerun" "${names[@]/#/$tests/}")
+        [[ ${output%%$'\n'*} == "$status" && ${output##*$'\n'} == "$expected" ]] && continue
+        printf 'run-tests self-test: %s: expected status %d and "%s", got status %s\n' \
+            "$name" "$status" "$expected" "$output"
         bad=$((bad + 1))
     done <<'CASES'
-common/good 0 3 passed, 0 failed
-common/some 1 3 passed, 3 failed
-common/crash 1 3 passed, 1 failed
-common/silent 1 0 passed, 1 failed
-common/leak 1 3 passed, 1 failed
-common/hang 1 0 passed, 1 failed
-common/skip 0 2 passed, 0 failed, 1 skipped
-common/skipall,common/good 0 3 passed, 0 failed, 1 skipped
-common/absent 1 0 passed, 1 failed
-python/any.py 0 2 passed, 0 failed
-e2e/two,common/good,common/some 1 11 passed, 3 failed
+- common/good 0 3 passed, 0 failed
+- common/some 1 3 passed, 3 failed
+- common/crash 1 3 passed, 1 failed
+- common/silent 1 0 passed, 1 failed
+- common/leak 1 3 passed, 1 failed
+0 common/hang 1 0 passed, 1 failed
+- common/skip 0 2 passed, 0 failed, 1 skipped
+- common/skipall,common/good 0 3 passed, 0 failed, 1 skipped
+- common/absent 1 0 passed, 1 failed
+- python/any.py 0 2 passed, 0 failed
+- e2e/two,common/good,common/some 1 11 passed, 3 failed
+- common/busy 0 3 passed, 0 failed
+- python/busy.py,common/late,common/shot,common/good 0 11 passed, 0 failed
+- common/alone,common/beside 0 4 passed, 0 failed
+- common/busy,common/segv,common/good 1 6 passed, 1 failed
+- common/busy,common/abrt,common/killed,common/exit9,common/shot,common/some 1 15 passed, 4 failed
+0 common/busy,common/good 1 4 passed, 1 failed, 1 skipped
+1 common/busy,common/killed 1 1 passed, 2 failed, 1 skipped
+2 common/busy,common/killed 0 6 passed, 0 failed
+- common/busy,common/killed,common/exit9,common/shot,common/silent,common/some 1 4 passed, 8 failed, 1 skipped
+- common/segv,common/abrt,common/sys 1 0 passed, 3 failed
+- common/thread,common/leaked,common/undefined,common/address 1 0 passed, 4 failed
+- common/forked,common/other_signal,common/early,common/report 1 0 passed, 4 failed
+- common/overflow,common/child,common/child_report,common/torchrun 1 0 passed, 4 failed
 CASES
-    count=$((count + 1))
-    output=$(TEST_JOBS=1 TERM=xterm "$0" "$scratch" "$tests/common/some" "$tests/common/silent" 2>&1) || true
-    expected=$'failed:\n  common/some: FAILED\n    some.c:7:F:case:one:0: said\n  common/silent: no totals\n3 passed, 4 failed'
-    if [[ $output != *"$expected" || $output == *$'\e'* ]]; then
-        printf 'run-tests self-test: the end of two failures, expected:\n%s\ngot:\n%s\n' "$expected" "$output"
+    # What is said of them at the end.
+    while read -r name expected; do
+        count=$((count + 1))
+        read -ra names <<<"${name//,/ }"
+        printf -v expected '%b' "${expected//@/$scratch/test-logs}"
+        output=$(self_run - "${names[@]/#/$tests/}")
+        [[ $output == *$'\n'"$expected" && $output != *$'\e'* ]] && continue
+        printf 'run-tests self-test: the end of %s, expected:\n%s\ngot status %s\n' "$name" "$expected" "$output"
         bad=$((bad + 1))
-    fi
+    done <<'ENDS'
+common/some,common/silent failed:\n  common/some: FAILED; alone: FAILED\n    some.c:7:F:case:one:0: said\n  common/silent: no totals; alone: no totals\n3 passed, 4 failed
+common/other failed:\n  common/other: exit status 1; alone: exit status 1\n    other.c:0:F:said\n    other.c:1:F:said\n0 passed, 1 failed
+common/killed,common/segv unsteady:\n  common/killed: exit status 1; alone: ok\n    --- @/common-killed.log\n    shoalrun: rank 1 was killed by signal 9 (Killed)\n    --- end of @/common-killed.log\n    --- @/common-killed.again.log\n    100%: Checks: 3, Failures: 0, Errors: 0\n    --- end of @/common-killed.again.log\nfailed:\n  common/segv: ended by signal 11\n3 passed, 1 failed
+ENDS
     # On a terminal the line of what runs is drawn, cut to its width, and erased; on one that cannot erase,
     # as in a pipe, there is none of it.
     local term wants first second
@@ -120,6 +197,7 @@ logs=$build/test-logs
 timeout_s=${TEST_TIMEOUT_S:-300}
 jobs_max=${TEST_JOBS:-$(($(nproc) + 1))}
 torch_jobs_max=${TEST_TORCH_JOBS:-2}
+rerun_max=${TEST_RERUN:-5}
 
 # Options of the sanitizers: the first finding ends the program, with a status of its own.
 suppressions() {
@@ -174,20 +252,28 @@ progress() {
 }
 
 declare -A program_of=() start_of=() # by process id
+# By program, of its last run: what was said of it, and its tests.
+declare -A what_of=() good_of=() bad_of=() skips_of=() crashed=()
+declare -A first_of=() # what was said of the first run of one that runs again
 passed=0 failed=0 skipped=0 finished=0 total=0
-skip_lines=() failure_lines=()
 
 name_of() {
     local name=${1#"$build"/}
     printf '%s' "${name#tests/}"
 }
 
+# Of a program's first run; of its second, with "again".
+log_of() {
+    local name
+    name=$(name_of "$1")
+    printf '%s' "$logs/${name//\//-}${2:+.$2}.log"
+}
+
 # timeout puts the program into a process group of its own and passes on what it is sent, so that
 # ending it ends the program's children too.
 start() {
-    local name log command=("$1")
-    name=$(name_of "$1")
-    log=$logs/${name//\//-}.log
+    local log command=("$1")
+    log=$(log_of "$1" "${first_of[$1]:+again}")
     [[ $1 != *.py ]] || command=("${PYTHON:-/usr/bin/python3}" "$1")
     env --default-signal=INT,QUIT timeout -k 10 "$timeout_s" "${prefix[@]}" "${command[@]}" \
         </dev/null >"$log" 2>&1 &
@@ -215,16 +301,40 @@ failures() {
     fi
 }
 
+# Whether a program died of a fault of its own or of what it had started, or a sanitizer found one: by
+# its exit status, and by what Check, shoalrun, tests/lib/process.c and tests/python/suite.py say.
+is_crash() {
+    local words='[A-Za-z]Sanitizer: |: runtime error: |(Received|Received unexpected|by) signal (4|6|7|8|11|31)\b'
+    words+='|Early exit with return value (66|97|98|99)$|by the status of a sanitizer'
+    words+='|exitcode *: -(4|6|7|8|11|31)\b' # torchrun's
+    case $1 in
+    66 | 97 | 98 | 99 | 132 | 134 | 135 | 136 | 139 | 159) return 0 ;;
+    *) grep -aqE "$words" "$2" ;;
+    esac
+}
+
+# What was said of a run of a program takes the place of what was said of the run before.
+count() {
+    local program=$1 good=$2 bad=$3 skips=$4
+    passed=$((passed + good - ${good_of[$program]:-0}))
+    failed=$((failed + bad - ${bad_of[$program]:-0}))
+    skipped=$((skipped + skips - ${skips_of[$program]:-0}))
+    good_of[$program]=$good bad_of[$program]=$bad skips_of[$program]=$skips
+}
+
+skips_in() {
+    grep -aE '^SKIP [^:]+: ' "$1" | LC_ALL=C sort -u || true
+}
+
 finish() {
-    local pid=$1 status=$2 program name log lines checks bad skips ms what=ok
+    local pid=$1 status=$2 program log lines checks bad skips ms what=ok
     program=${program_of[$pid]}
     ms=$(((${EPOCHREALTIME/./} - start_of[$pid]) / 1000))
     unset "program_of[$pid]" "start_of[$pid]"
-    name=$(name_of "$program")
-    log=$logs/${name//\//-}.log
+    log=$(log_of "$program" "${first_of[$program]:+again}")
 
     read -r lines checks bad < <(totals "$log")
-    mapfile -t skips < <(grep -aE '^SKIP [^:]+: ' "$log" | LC_ALL=C sort -u || true)
+    skips=$(skips_in "$log" | wc -l)
     if ((status == 124 || status == 137)); then
         what="no end after $timeout_s s"
     elif ((status > 128)); then
@@ -233,32 +343,30 @@ finish() {
         what=FAILED
     elif ((status != 0)); then
         what="exit status $status"
-    elif ((lines == 0 && ${#skips[@]} == 0)); then
+    elif ((lines == 0 && skips == 0)); then
         what="no totals"
     fi
     # What went wrong outside of the tests that were counted is one more failure.
     [[ $what == ok || $what == FAILED ]] || bad=$((bad + 1)) checks=$((checks + 1))
     # A test that skips itself has passed for Check.
-    local good=$((checks - bad - ${#skips[@]}))
+    local good=$((checks - bad - skips))
     ((good >= 0)) || good=0
-    passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + ${#skips[@]}))
-    local skip
-    for skip in "${skips[@]}"; do
-        skip_lines+=("$name: ${skip#SKIP }")
-    done
+    count "$program" "$good" "$bad" "$skips"
+    what_of[$program]=$what
+    [[ $what == ok ]] || ! is_crash "$status" "$log" || crashed[$program]=1
+    [[ ${first_of[$program]:-} ]] || finished=$((finished + 1))
 
-    finished=$((finished + 1))
     progress_erase
-    printf '%-36s %4d passed %3d failed %3d skipped %5d.%01d s  %s\n' \
-        "$name" "$good" "$bad" "${#skips[@]}" $((ms / 1000)) $((ms % 1000 / 100)) "$what"
-    if [[ $what != ok ]]; then
-        printf -- '--- %s\n' "$log"
-        cat "$log"
-        printf -- '--- end of %s\n' "$log"
-        failure_lines+=("$name: $what")
-        mapfile -t -O "${#failure_lines[@]}" failure_lines < <(failures "$log" | sed 's/^/  /')
-    fi
+    printf '%-36s %4d passed %3d failed %3d skipped %5d.%01d s  %s\n' "$(name_of "$program")" \
+        "$good" "$bad" "$skips" $((ms / 1000)) $((ms % 1000 / 100)) "$what${first_of[$program]:+, alone}"
+    [[ $what == ok ]] || show "$log"
     progress
+}
+
+show() {
+    printf -- '--- %s\n' "$1"
+    cat "$1"
+    printf -- '--- end of %s\n' "$1"
 }
 
 wait_for_one() {
@@ -292,6 +400,50 @@ run() {
     done
 }
 
+# Those that failed, if they are few, once more.
+rerun() {
+    local program again=()
+    for program in "$@"; do
+        [[ ${what_of[$program]} == ok || ${crashed[$program]:-} ]] || again+=("$program")
+    done
+    if ((${#again[@]} > rerun_max)); then
+        ((rerun_max == 0)) || printf 'none runs again: more than %d failed (TEST_RERUN)\n' "$rerun_max"
+        return
+    fi
+    for program in "${again[@]}"; do
+        first_of[$program]=${what_of[$program]}
+        run 1 "$program"
+    done
+}
+
+# What is said of some of the programs, under a heading where there is anything.
+list() {
+    local heading=$1 say=$2 program said
+    shift 2
+    said=$(for program in "$@"; do "$say" "$program"; done)
+    [[ ! $said ]] || printf '%s:\n%s\n' "$heading" "$said"
+}
+
+say_skips() {
+    ((${skips_of[$1]} > 0)) || return 0
+    skips_in "$(log_of "$1" "${first_of[$1]:+again}")" | sed "s,^SKIP ,  $(name_of "$1"): ,"
+}
+
+# Indented, so that nothing in the outputs is taken for the end of the list, or for totals.
+say_unsteady() {
+    [[ ${first_of[$1]:-} && ${what_of[$1]} == ok ]] || return 0
+    printf '  %s: %s; alone: ok\n' "$(name_of "$1")" "${first_of[$1]}"
+    { show "$(log_of "$1")" && show "$(log_of "$1" again)"; } | sed 's/^/    /'
+}
+
+say_failures() {
+    [[ ${what_of[$1]} != ok ]] || return 0
+    local logs_of=("$(log_of "$1")") log
+    [[ ! ${first_of[$1]:-} ]] || logs_of+=("$(log_of "$1" again)")
+    printf '  %s: %s\n' "$(name_of "$1")" "${first_of[$1]:+${first_of[$1]}; alone: }${what_of[$1]}"
+    for log in "${logs_of[@]}"; do failures "$log"; done | awk '!seen[$0]++ { print "    " $0 }'
+}
+
 end_children() {
     local pid
     for pid in "${!program_of[@]}"; do
@@ -315,17 +467,13 @@ for program in "$@"; do
 done
 run "$jobs_max" "${ours[@]}"
 run "$torch_jobs_max" "${torchs[@]}"
+rerun "${ours[@]}" "${torchs[@]}"
 progress_erase
 
-if ((${#skip_lines[@]} > 0)); then
-    printf 'skipped:\n'
-    printf '  %s\n' "${skip_lines[@]}"
-fi
+list skipped say_skips "${ours[@]}" "${torchs[@]}"
 # Once more, where the end of a long output shows it.
-if ((${#failure_lines[@]} > 0)); then
-    printf 'failed:\n'
-    printf '  %s\n' "${failure_lines[@]}"
-fi
+list unsteady say_unsteady "${ours[@]}" "${torchs[@]}"
+list failed say_failures "${ours[@]}" "${torchs[@]}"
 printf '%d passed, %d failed' "$passed" "$failed"
 ((skipped == 0)) || printf ', %d skipped' "$skipped"
 printf '\n'

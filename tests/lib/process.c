@@ -80,6 +80,7 @@ struct process *process_start(const struct process_start *start)
     struct process *process = calloc(1, sizeof(*process));
     if (!process)
         process_die("calloc");
+    snprintf(process->name, sizeof(process->name), "%s", basename(start->argv[0]));
     /* Files, not pipes: nobody has to read for the process to go on. */
     process->output_fd = memfd_create("output", MFD_CLOEXEC);
     process->errors_fd =
@@ -121,6 +122,36 @@ struct process *process_run_words(const char *words)
     return process_run(argv);
 }
 
+/* A shell and a launcher end as what they ran did. */
+static bool is_crash(int code)
+{
+    static const int signals[] = {SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS};
+    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+        if (code == 128 + signals[i])
+            return true;
+    return false;
+}
+
+static bool is_sanitizers(int code)
+{
+    return code == 66 || (code >= 97 && code <= 99);
+}
+
+static void collect(struct process *process)
+{
+    int status;
+    if (waitpid(process->pid, &status, 0) != process->pid)
+        process_die("waitpid");
+    int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    process->ended = true;
+    process->code = code;
+    if (is_crash(code))
+        fprintf(stderr, "test process: %s ended by signal %d\n", process->name, code - 128);
+    else if (is_sanitizers(code))
+        fprintf(stderr, "test process: %s ended by the status of a sanitizer, %d\n", process->name,
+                code);
+}
+
 int process_wait(struct process *process, int timeout_ms)
 {
     if (process->ended)
@@ -135,11 +166,7 @@ int process_wait(struct process *process, int timeout_ms)
         if (ready == 0 && left <= 0)
             return -1;
     }
-    int status;
-    if (waitpid(process->pid, &status, 0) != process->pid)
-        process_die("waitpid");
-    process->ended = true;
-    process->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    collect(process);
     return process->code;
 }
 
@@ -155,7 +182,7 @@ void process_free(struct process *process)
         return;
     if (!process->ended) {
         kill(process->pid, SIGKILL);
-        waitpid(process->pid, NULL, 0);
+        collect(process);
     }
     close(process->pidfd);
     close(process->output_fd);

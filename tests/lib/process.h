@@ -9,7 +9,8 @@
 
 struct process {
     pid_t pid;
-    int pidfd; /* readable when it has ended */
+    char name[64]; /* the end of its argv[0] */
+    int pidfd;     /* readable when it has ended */
     bool ended;
     int code; /* exit code, or 128 + signal */
     int output_fd, errors_fd;
@@ -33,7 +34,9 @@ struct process *process_run_words(const char *words);
 /* Kills it if it still runs, waits for it, frees. NULL is allowed. */
 void process_free(struct process *process);
 
-/* The exit code, 128 + the signal that killed it, or -1 when it still runs after the time. */
+/* The exit code, 128 + the signal that killed it, or -1 when it still runs after the time. A crash
+ * and the status of a sanitizer are said on stderr too: scripts/run-tests.sh forgives a test
+ * neither. */
 int process_wait(struct process *process, int timeout_ms);
 void process_signal(const struct process *process, int number);
 

@@ -67,9 +67,17 @@ def environment(**more):
     return own
 
 
+def say_crash(name, code):
+    """A crash is said, for scripts/run-tests.sh forgives no test one; returns the exit code."""
+    number = -code if code < 0 else code - 128
+    if number in (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV, signal.SIGSYS):
+        print(f"test process: {name} ended by signal {int(number)}", file=sys.stderr)
+    return code
+
+
 def run(command, *, limit_s=LIMIT_S, **more):
     """Run to the end; returns the finished process with its text."""
-    return subprocess.run(
+    finished = subprocess.run(
         [str(word) for word in command],
         env=environment(**more),
         stdin=subprocess.DEVNULL,
@@ -78,6 +86,8 @@ def run(command, *, limit_s=LIMIT_S, **more):
         text=True,
         timeout=limit_s,
     )
+    say_crash(os.path.basename(str(command[0])), finished.returncode)
+    return finished
 
 
 def shoalrun(ranks, script, *arguments, nodes=None, limit_s=LIMIT_S, **more):
@@ -138,8 +148,10 @@ class Ranks:
     def wait(self):
         """[(exit code, text)] of all ranks."""
         return [
-            (process.wait(), text)
-            for process, text in [(p, p.communicate(timeout=LIMIT_S)[0]) for p in self.processes]
+            (say_crash(f"rank {rank}", process.wait()), text)
+            for rank, (process, text) in enumerate(
+                [(p, p.communicate(timeout=LIMIT_S)[0]) for p in self.processes]
+            )
         ]
 
     def close(self):
@@ -169,7 +181,10 @@ class ForkedRanks:
     def wait(self):
         codes = json.loads(self.process.communicate(timeout=LIMIT_S)[0])
         folder = pathlib.Path(self.folder.name)
-        return [(code, (folder / str(rank)).read_text()) for rank, code in enumerate(codes)]
+        return [
+            (say_crash(f"rank {rank}", code), (folder / str(rank)).read_text())
+            for rank, code in enumerate(codes)
+        ]
 
     def close(self):
         if self.process.poll() is None:
