@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -245,6 +246,22 @@ long process_resident_KiB(pid_t pid)
     if (file)
         fclose(file);
     return resident;
+}
+
+int64_t process_mapped_bytes(pid_t pid, const char *name)
+{
+    char path[64], wanted[64], line[512];
+    snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+    snprintf(wanted, sizeof(wanted), " /memfd:%s (deleted)", name);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return -1;
+    uint64_t begin, end, bytes = 0;
+    while (fgets(line, sizeof(line), file))
+        if (strstr(line, wanted) && sscanf(line, "%" SCNx64 "-%" SCNx64, &begin, &end) == 2)
+            bytes += end - begin;
+    fclose(file);
+    return (int64_t)bytes;
 }
 
 int process_descriptor_count(pid_t pid)

@@ -58,6 +58,9 @@ int64_t process_now_ms(void);
 
 /* Of a process's /proc: resident memory in KiB, and open descriptors; -1 when it is gone. */
 long process_resident_KiB(pid_t pid);
+/* What it has mapped of files in memory (memfd_create) of this name, in bytes; -1 when it is gone.
+ */
+int64_t process_mapped_bytes(pid_t pid, const char *name);
 int process_descriptor_count(pid_t pid);
 
 #endif
