@@ -502,6 +502,7 @@ START_TEST(environment_prepared)
     ck_assert_str_eq(getenv("IPATH_NO_BACKTRACE"), "1");
     ck_assert_str_eq(getenv("HFI_NO_BACKTRACE"), "1");
     ck_assert_int_ge(atoi(getenv("FI_OFI_RXM_EAGER_LIMIT")), (16 << 20) + 64);
+    ck_assert_str_eq(getenv("FI_OFI_RXM_SAR_LIMIT"), "1");
 }
 END_TEST
 

@@ -20,6 +20,8 @@ static const char *const providers[] = {"tcp", "tcp;ofi_rxm", "shm"};
 #define PROVIDERS ((int)(sizeof(providers) / sizeof(providers[0])))
 
 #define ADMIT_MS 120000
+/* Of a message that libfabric would send in segments. */
+#define LARGE_BYTES (1 << 16)
 
 /* --- connecting --- */
 
@@ -236,12 +238,23 @@ struct other {
     char region[64]; /* of shm: what a killed process leaves in /dev/shm, or "" */
 };
 
-static void other_run(const char *provider, int to, int from)
+/* As much as goes, once the other side is there. */
+static void other_send(struct end *end, bool *up)
+{
+    static uint8_t out[LARGE_BYTES];
+    struct iovec part = {out, sizeof(out)};
+    *up = *up || end_count(end, TRANSPORT_PEER_UP) > 0;
+    while (*up && transport_send(end->transport, 0, &part, NULL, 1, out) == 0)
+        continue;
+    end->count = 0;
+}
+
+static void other_run(const char *provider, bool sends, int to, int from)
 {
     struct end end;
     struct error error = {0};
     uint8_t record[4 + TRANSPORT_ADDRESS_BYTES] = {0};
-    static uint8_t in[1 << 16];
+    static uint8_t in[LARGE_BYTES];
     uint32_t bytes = 0;
     if (end_try_open(&end, provider, &error) == 0)
         transport_address(end.transport, record + 4, &bytes, &error);
@@ -256,7 +269,9 @@ static void other_run(const char *provider, int to, int from)
         _exit(2);
     transport_post_receive(end.transport, 0, in, sizeof(in), NULL, in);
     struct end *ends[1] = {&end};
-    for (bool told = false;;) {
+    for (bool told = false, up = false;;) {
+        if (sends)
+            other_send(&end, &up);
         if (end_poll(&end) == 0)
             ends_sleep(ends, 1, 1000);
         if (!told && end_count(&end, TRANSPORT_RECEIVED) > 0)
@@ -265,7 +280,7 @@ static void other_run(const char *provider, int to, int from)
 }
 
 /* Before this process uses libfabric, which does not survive a fork. */
-static struct other other_start(const char *provider)
+static struct other other_start(const char *provider, bool sends)
 {
     int to[2], from[2];
     ck_assert_int_eq(pipe2(to, O_CLOEXEC), 0);
@@ -275,7 +290,7 @@ static struct other other_start(const char *provider)
     if (process == 0) {
         close(to[1]);
         close(from[0]);
-        other_run(provider, from[1], to[0]);
+        other_run(provider, sends, from[1], to[0]);
     }
     close(to[0]);
     close(from[1]);
@@ -341,7 +356,7 @@ static void other_received(struct other *other, struct end *here)
 
 START_TEST(peer_killed)
 {
-    struct other other = other_start("tcp");
+    struct other other = other_start("tcp", false);
     struct end a, b;
     end_open(&a, "tcp");
     end_open(&b, "tcp");
@@ -382,7 +397,7 @@ END_TEST
 START_TEST(datagram_peer_killed)
 {
     const char *provider = providers[_i];
-    struct other other = other_start(provider);
+    struct other other = other_start(provider, false);
     if (!provider_there("datagram_peer_killed", provider)) {
         other_kill(&other);
         return;
@@ -392,7 +407,7 @@ START_TEST(datagram_peer_killed)
     end_open(&b, provider);
     ck_assert(other_connect(&other, &a));
     ends_connect(&a, 1, &b, 0);
-    static uint8_t in[64], out[1 << 16];
+    static uint8_t in[64], out[LARGE_BYTES];
     struct iovec small = {out, 64}, large = {out, sizeof(out)};
     ck_assert_int_eq(transport_send(a.transport, 0, &small, NULL, 1, out), 0);
     other_received(&other, &a);
@@ -418,11 +433,45 @@ START_TEST(datagram_peer_killed)
 }
 END_TEST
 
+/* In libfabric 2 one that has the first segments of a message crashes when its peer ends: none is
+ * sent in segments. */
+START_TEST(datagram_peer_killed_amid_a_message)
+{
+    struct other other = other_start("tcp;ofi_rxm", true);
+    struct end a;
+    end_open(&a, "tcp;ofi_rxm");
+    ck_assert(other_connect(&other, &a));
+    static uint8_t in[RECEIVES][LARGE_BYTES];
+    for (int i = 0; i < RECEIVES; i++)
+        ck_assert_int_eq(transport_post_receive(a.transport, 0, in[i], sizeof(in[i]), NULL, in[i]),
+                         0);
+    uint64_t end_ns = clock_now_ns() + PATIENCE_NS;
+    for (int received = 0; received < 100; a.count = 0) {
+        int got = end_poll(&a);
+        for (int i = 0; i < got; i++) {
+            void *again = a.events[i].context;
+            if (a.events[i].type != TRANSPORT_RECEIVED)
+                continue;
+            received++;
+            transport_post_receive(a.transport, 0, again, LARGE_BYTES, NULL, again);
+        }
+        ck_assert(clock_now_ns() < end_ns);
+    }
+    other_kill(&other);
+    for (int i = 0; i < 200; i++)
+        end_poll(&a);
+    transport_disconnect(a.transport, 0);
+    for (int i = 0; i < 200; i++)
+        end_poll(&a);
+    end_close(&a);
+}
+END_TEST
+
 /* A stopped peer looks healthy. Giving it up must not wait for it. */
 START_TEST(peer_stopped)
 {
     const char *provider = providers[_i];
-    struct other other = other_start(provider);
+    struct other other = other_start(provider, false);
     if (!provider_there("peer_stopped", provider)) {
         other_kill(&other);
         return;
@@ -497,6 +546,7 @@ static Suite *suite(void)
     tcase_add_test(c, peer_killed);
     tcase_add_loop_test(c, peer_stopped, 0, PROVIDERS);
     tcase_add_loop_test(c, datagram_peer_killed, 1, PROVIDERS);
+    tcase_add_loop_test(c, datagram_peer_killed_amid_a_message, 0, 4);
     suite_add_tcase(s, c);
     return s;
 }
