@@ -16,6 +16,7 @@
 #define READY "make ca-certificates\n"
 
 static const char *const suites[] = {"bookworm", "trixie", "trixie-bare"};
+#define SUITES (int)(sizeof(suites) / sizeof(suites[0]))
 
 static char *in(const char *folder, const char *name)
 {
@@ -88,15 +89,22 @@ START_TEST(test_a_folder_of_others)
 }
 END_TEST
 
-/* It is made anew; that nothing runs in it is this machine's fault. */
+/* A chroot is no place for mounts, and many containers have not the right. */
+static bool mounts_allowed(void)
+{
+    struct process *process = process_run_words("unshare --mount true");
+    int code = process_wait(process, 100000);
+    process_free(process);
+    return code == 0;
+}
+
+/* It is made anew where that can be; that nothing runs in it is this machine's fault. */
 START_TEST(test_a_root_that_was_not_completed)
 {
+    const char *expected = geteuid() == 0 ? "mounts are not allowed here" : "must be root";
     int code = 0;
-    if (geteuid() != 0) {
-        ck_assert(kept(suites[_i], ".shoal-root", "must be root", &code));
-    } else {
-        ck_assert(!kept(suites[_i], ".shoal-root", "mounts are not allowed here", &code));
-    }
+    ck_assert_int_ne(kept(suites[_i], ".shoal-root", expected, &code),
+                     geteuid() == 0 && mounts_allowed());
     ck_assert_int_eq(code, 77);
 }
 END_TEST
@@ -149,8 +157,8 @@ int main(void)
     Suite *suite = suite_create("debian_root");
     TCase *core = tcase_create("core");
     tcase_set_timeout(core, 120);
-    tcase_add_loop_test(core, test_a_folder_of_others, 0, 2);
-    tcase_add_loop_test(core, test_a_root_that_was_not_completed, 0, 2);
+    tcase_add_loop_test(core, test_a_folder_of_others, 0, SUITES);
+    tcase_add_loop_test(core, test_a_root_that_was_not_completed, 0, SUITES);
     tcase_add_test(core, test_other_words);
     tcase_add_test(core, test_a_copy);
     suite_add_tcase(suite, core);
