@@ -20,6 +20,7 @@
 #   make install-smddp    scripts for SMDDP run as they are, with what make install has installed
 #   make check-debian12   demo and check in a bare Debian 12, a fresh copy of what is under DEBIAN12_ROOT
 #   make check-debian13   build and check all in a Debian 13 (torch 2.6, libfabric 2.1) under DEBIAN13_ROOT
+#   make check-rights     the tests of what root may do, as root has it in containers by default
 #   make check-system     the tests of what differs from one distribution to the next, torch among it
 #   make native           the backend of PyTorch in C++, for the torch that PYTHON has, where its headers are
 #   make check-python     the tests of the Python package; check-torch: torch's own, of a backend
@@ -123,6 +124,13 @@ TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 # Those of what differs from one distribution to the next: libfabric, OpenSSL, libevent, the kernel's filters.
 SYSTEM_TESTS := $(filter $(addprefix $(BUILD)/tests/,common/auth/% common/transport/% server/control/% \
     server/sandbox/% e2e/jobs/% e2e/library/% e2e/programs/test_shoald%),$(TESTS))
+# Those that ask what they may do, and the capabilities that containers give root unless they are told otherwise.
+RIGHTS_TESTS := $(filter $(addprefix $(BUILD)/tests/,server/sandbox/% server/control/test_control_users \
+    server/control/test_control_foreign e2e/attacks/test_attack_lines e2e/deployment/test_debian_root \
+    e2e/deployment/test_namespaces e2e/jobs/test_users e2e/jobs/test_step_daemon e2e/programs/test_shoald_% \
+    e2e/programs/test_why_link),$(TESTS))
+CONTAINER_RIGHTS := chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot \
+    mknod audit_write setfcap
 # Floors and peers that the benchmark measures beside shoal; Open MPI's where it is installed.
 BENCH_FLOORS := $(addprefix $(BUILD)/bench/,bench_reduce bench_copies bench_copy bench_pieces bench_stream)
 BENCH_OVERLAP := $(BUILD)/bench/bench_overlap
@@ -179,7 +187,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker $(BUILD)/tests/chaos_rank $(BUILD)/t
 	$(BUILD)/tests/replay_rank
 
 .DEFAULT_GOAL := all
-.PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-tests check-system check-python check-torch \
+.PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-tests check-rights check-system check-python check-torch \
         check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
         bench bench-built bench-programs bundle deb deb-debian13 check-deb check-deploy wheel wheel-here check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
         install-completions install-smddp uninstall clean
@@ -356,6 +364,10 @@ check-built: tests
 check-system: all $(SYSTEM_TESTS) $(STAND_IN) $(TEST_WORKER)
 	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(SYSTEM_TESTS) \
 	    $(filter-out $(ONE_TORCH_TESTS),$(PYTHON_TESTS))
+
+check-rights: all $(RIGHTS_TESTS) $(STAND_IN) $(TEST_WORKER)
+	@setpriv --bounding-set -all$(shell printf ',+%s' $(CONTAINER_RIGHTS)) -- \
+	    scripts/run-tests.sh $(BUILD) $(RIGHTS_TESTS)
 
 # Without the tests of the scripts, which are the same wherever they run.
 check-tests: tests
