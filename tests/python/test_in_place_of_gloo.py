@@ -185,8 +185,8 @@ class InPlaceOfGloo(Installed):
         if "skipped" in said[0]:
             self.skipTest(said[0]["skipped"])
         for one in said:
-            self.assertEqual(one["names"], {"cpu": "shoal", "cuda": "fake"})
-            self.assertEqual(one["config"], "cpu:gloo,cuda:fake")
+            self.assertEqual(one["names"], {"cpu": "shoal", "cuda": "gloo"})
+            self.assertEqual(one["config"], "cpu:shoal,cuda:gloo")
 
     def test_constructed_by_hand(self):
         said = self.said(self.ranks("hand"))

@@ -22,6 +22,14 @@ class Native(suite.ForkedRanksCase, script="ranks_native.py", ranks=4, SHOAL_NAT
     pass
 
 
+class Backend(suite.ForkedRanksCase, script="ranks_backend.py", ranks=2, SHOAL_NATIVE="1"):
+    pass
+
+
+class CheckedBackend(suite.ForkedRanksCase, script="ranks_native.py", ranks=4, SHOAL_NATIVE="1", TORCH_DISTRIBUTED_DEBUG="DETAIL"):
+    """torch puts a group of Gloo's before each of ours, which compares what the ranks call."""
+
+
 class Choice(unittest.TestCase):
     """What `python3 -m shoal` says of it."""
 

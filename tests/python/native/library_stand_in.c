@@ -296,3 +296,10 @@ int shoal_recv(shoal_group *group, void *data, size_t count, enum shoal_dtype dt
     (void)group, (void)data, (void)count, (void)dtype, (void)peer, (void)tag, (void)request;
     return SHOAL_EUNSUPPORTED;
 }
+
+int shoal_recv_any(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype, int tag,
+                   int *source, shoal_request **request)
+{
+    (void)group, (void)data, (void)count, (void)dtype, (void)tag, (void)source, (void)request;
+    return SHOAL_EUNSUPPORTED;
+}

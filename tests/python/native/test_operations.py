@@ -70,7 +70,7 @@ class Operations(unittest.TestCase):
         """(Work, request)"""
         import torch
 
-        work = self.group.all_reduce([torch.ones(3)], None)
+        work = self.group.all_reduce([torch.ones(3)])
         return work, self.last()
 
     def last(self):
@@ -217,7 +217,7 @@ class Operations(unittest.TestCase):
         self.assertTrue(self.library.stand_in_until_starting(self.stand_in))
         closing = threading.Thread(target=close, daemon=True)
         closing.start()
-        while self.group.all_reduce([], None) is not None:  # until it is closing
+        while self.group.all_reduce([]) is not None:  # until it is closing
             closing.join(0.01)
         self.library.stand_in_hold(self.stand_in, False)
         starting.join(LIMIT_S)
@@ -290,7 +290,7 @@ class Operations(unittest.TestCase):
         requests = []
         works = []
         for _ in range(2):
-            works.append(self.group.all_reduce([torch.ones(3)], None))
+            works.append(self.group.all_reduce([torch.ones(3)]))
             requests.append(self.last())
         return self.module.join(works), requests
 
@@ -344,9 +344,9 @@ class Operations(unittest.TestCase):
 
         self.library.stand_in_refuse_after(self.stand_in, 1)
         with self.assertRaisesRegex(errors.ShoalError, "said by the stand-in"):
-            self.group.all_reduce([torch.ones(3), torch.ones(4)], None)
+            self.group.all_reduce([torch.ones(3), torch.ones(4)])
         self.assertIsNotNone(self.group.failure())
-        self.assertIsNone(self.group.all_reduce([torch.ones(3)], None))
+        self.assertIsNone(self.group.all_reduce([torch.ones(3)]))
         request = self.last()
         self.library.stand_in_complete(request, 0)
         self.assertTrue(self.library.stand_in_freed(request))
@@ -358,7 +358,7 @@ class Operations(unittest.TestCase):
 
         self.library.stand_in_refuse_after(self.stand_in, 0)
         with self.assertRaises(errors.ShoalError):
-            self.group.all_reduce([torch.ones(3), torch.ones(4)], None)
+            self.group.all_reduce([torch.ones(3), torch.ones(4)])
         self.assertIsNone(self.group.failure())
 
     def test_a_forked_child_lets_go_of_a_session_whose_thread_sleeps(self):

@@ -54,6 +54,13 @@ def run(module_name):
             print("RESULT " + json.dumps([name, "\n".join(dict.fromkeys(filter(None, texts)))]), flush=True)
 
 
+def member(group):
+    """What shoal has of a process group."""
+    from shoal.torch import _process_group
+
+    return _process_group.member_of(group)
+
+
 def raises(kind, call):
     """The exception of this kind that call() raises."""
     try:

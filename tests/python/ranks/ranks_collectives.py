@@ -2,6 +2,7 @@
 
 import datetime
 import itertools
+import unittest
 
 import ranks
 import torch
@@ -130,6 +131,8 @@ def test_complex_numbers():
 
 def test_complex_numbers_that_torch_has_conjugated_lazily():
     """Their memory is of other numbers: what is sent and what is received are the numbers."""
+    if type(group()) is dist.ProcessGroup:
+        raise unittest.SkipTest("torch's dispatcher gives any backend in C++ copies of them; dist.broadcast refuses them")
     rank = dist.get_rank()
     for make, expected in (
         (lambda: torch.full((3,), complex(1, rank + 1)).conj(), complex(1, -1)),
@@ -490,18 +493,17 @@ def test_a_batch_of_which_one_is_refused():
 
     short, ones = torch.ones(3, dtype=torch.int16), torch.ones(1000)
     for _ in range(2):
-        group()._start_coalescing()
+        group()._start_coalescing(torch.device("cpu"))
         work = dist.all_reduce(ones, group=group(), async_op=True)
         ranks.raises(shoal.InvalidError, lambda: dist.all_reduce(short, group=group()))
         work.wait()
     # torch does not end a batch in which something was raised: what follows is none of it.
     dist.all_reduce(torch.ones(5), group=group())
-    assert group()._coalescing is None
-    error = ranks.raises(shoal.StateError, group()._end_coalescing)
+    error = ranks.raises(shoal.StateError, lambda: group()._end_coalescing(torch.device("cpu")))
     assert "int16" in str(error), error
-    group()._start_coalescing()
+    group()._start_coalescing(torch.device("cpu"))
     dist.all_reduce(ones, group=group(), async_op=True)
-    group()._end_coalescing().wait()
+    group()._end_coalescing(torch.device("cpu")).wait()
     assert torch.all(ones == dist.get_world_size() ** 3)
 
 
@@ -518,7 +520,8 @@ def test_wrong_arguments_harm_nobody():
         shoal.InvalidError, lambda: dist.all_reduce(floats, ReduceOp.BAND, group=group())
     )
     sparse = torch.ones(3).to_sparse()
-    ranks.raises(shoal.InvalidError, lambda: group().broadcast([sparse]))
+    # A group in C++: torch's dispatcher has nothing for it on any backend.
+    ranks.raises((shoal.InvalidError, NotImplementedError), lambda: group().broadcast([sparse]))
     ranks.raises(shoal.InvalidError, lambda: group().allreduce([sparse], ReduceOp.MAX))
     dist.all_reduce(floats, group=group())
     assert floats.tolist() == [dist.get_world_size()] * 3
@@ -534,7 +537,7 @@ def test_direct_calls_of_a_group():
     group().reduce(tensor, 0).wait()
     group().barrier().wait()
     assert group().rank() == dist.get_rank() and group().size() == size
-    assert group().name() == "shoal" and dist.get_backend(group()) == "shoal"
+    assert group()._get_backend(torch.device("cpu")).name() == "shoal" and dist.get_backend(group()) == "shoal"
 
 
 if __name__ == "__main__":

@@ -133,10 +133,10 @@ def test_batch_of_sends_and_receives():
     right, left = neighbours()
     group, got = ranks.shoal_group, torch.full((20000,), -1.0)
     cuda.now.hold()
-    group._start_coalescing()
+    group._start_coalescing(torch.device("cpu"))
     dist.isend(torch.full((20000,), float(dist.get_rank())), right, group=group)
     dist.irecv(got, left, group=group)
-    work = group._end_coalescing()
+    work = group._end_coalescing(torch.device("cpu"))
     work.wait()
     assert torch.all(got == -1), "the stream has not come to it"
     cuda.now.let_go()
@@ -228,7 +228,7 @@ def test_futures_are_completed_with_the_devices_tensors():
 @strict
 def test_what_streams_wait_for_is_waited_for_at_the_end():
     """Who has called wait() may leave: others wait for this rank's part. What nobody has waited for is not."""
-    completions, size = ranks.shoal_group.session.completions, dist.get_world_size()
+    completions, size = ranks.member(ranks.shoal_group).session.completions, dist.get_world_size()
     tensor = torch.ones(5000)
     late_all_reduce(tensor).wait()
     begin = time.monotonic()

@@ -42,8 +42,10 @@ class Said(Exception):
 class Actions:
     """What a rank does when it is told."""
 
+    options = {}  # of shoal.torch.Options, but the job
+
     def init(self, store, rank, size, job):
-        more = {"pg_options": shoal.torch.Options(job=job)} if job else {}
+        more = {"pg_options": shoal.torch.Options(job=job, **self.options)} if job or self.options else {}
         dist.init_process_group(
             "shoal", init_method=f"file://{store}", rank=rank, world_size=size, timeout=TIMEOUT, **more
         )

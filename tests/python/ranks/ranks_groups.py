@@ -185,10 +185,10 @@ def test_a_batch_that_fails_before_it_is_waited_for():
 
     group = new_group([0, 1, 2])
     if dist.get_rank() < 3:
-        group._start_coalescing()
+        group._start_coalescing(torch.device("cpu"))
         count = 7 if dist.get_rank() == 1 else 8
         dist.all_reduce(torch.ones(count), group=group, async_op=True)
-        work = group._end_coalescing()
+        work = group._end_coalescing(torch.device("cpu"))
         ranks.raises(RuntimeError, work.get_future().wait)
         for _ in range(2):
             ranks.raises(shoal.MismatchError, work.wait)
@@ -241,7 +241,7 @@ def test_a_sparse_sum_that_is_interrupted():
             ranks.raises(KeyboardInterrupt, lambda: dist.all_reduce(sparse, group=group))
         finally:
             library.Request.wait = wait
-        kept = [o.kept for o in group.session.completions.pending.values()]
+        kept = [o.kept for o in ranks.member(group).session.completions.pending.values()]
         assert any(torch.equal(t, torch.tensor([3, 0, 0, 0])) for memory in kept for t in memory), kept
         ranks.raises(shoal.StateError, lambda: dist.barrier(group=group))
     dist.barrier(ranks.gloo)
@@ -284,7 +284,7 @@ def test_monitored_barrier():
         group = ranks.shoal_group
         at_once = ranks.raises(RuntimeError, lambda: group.monitored_barrier(0 * SHORT))
         assert "Rank 0 timed out in monitoredBarrier" in str(at_once), at_once
-        group._barriers -= 1
+        ranks.member(group)._barriers -= 1
         error = ranks.raises(
             RuntimeError, lambda: dist.monitored_barrier(ranks.shoal_group, SHORT, True)
         )
@@ -293,7 +293,7 @@ def test_monitored_barrier():
         error = ranks.raises(RuntimeError, lambda: dist.monitored_barrier(ranks.shoal_group, SHORT))
         assert "reached monitoredBarrier" in str(error), error
     else:
-        ranks.shoal_group._barriers += 1  # as if it had been called and got stuck before
+        ranks.member(ranks.shoal_group)._barriers += 1  # as if it had been called and got stuck before
     dist.barrier(ranks.gloo)
     dist.monitored_barrier(group=ranks.shoal_group)
 
@@ -354,6 +354,16 @@ def test_tensor_parallel_modules():
             module(inputs).square().mean().backward()
             optimizer.step()
     torch.testing.assert_close(split(inputs), whole(inputs))
+
+
+def test_compiled_data_parallel():
+    size = dist.get_world_size()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4), process_group=ranks.shoal_group)
+    compiled = torch.compile(model, backend="aot_eager")
+    for _ in range(2):
+        compiled(torch.full((2, 4), dist.get_rank() + 1.0)).sum().backward()
+    mean = (size + 1) / 2  # of the ranks' inputs; 2 rows, 2 steps
+    torch.testing.assert_close(model.module.weight.grad, torch.full((4, 4), 4 * mean))
 
 
 if __name__ == "__main__":

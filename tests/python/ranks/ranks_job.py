@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from shoal import library
 from shoal.torch import _daemon, _session
+from shoal.torch._process_group import member_of
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -37,7 +38,7 @@ def join():
     """Join, work, leave, join again; the last time without leaving by name."""
     for number in range(3):
         start(number)
-        session = dist.GroupMember.WORLD.session
+        session = member_of(dist.GroupMember.WORLD).session
         say("SOCKET", session.meeting.socket_path)
         with open("/proc/self/oom_score_adj") as own:
             with open(f"/proc/{daemon_pid(session.meeting.socket_path)}/oom_score_adj") as daemons:
@@ -143,7 +144,7 @@ def fail_to_open():
 def stay():
     """The first rank ends, the others do not."""
     start()
-    say("SOCKET", dist.GroupMember.WORLD.session.meeting.socket_path)
+    say("SOCKET", member_of(dist.GroupMember.WORLD).session.meeting.socket_path)
     if RANK > 0:
         signal.pause()
 
@@ -154,7 +155,7 @@ def fork():
     start()
     wrapper = shoal.torch.DistributedDataParallel(torch.nn.Linear(8, 8))
     wrapper(torch.ones(2, 8)).sum().backward()
-    session = dist.GroupMember.WORLD.session
+    session = member_of(dist.GroupMember.WORLD).session
     # Nobody sends before all children have ended: the operation is under way in all of them.
     work = dist.irecv(torch.empty(5), (RANK + 1) % SIZE)
     with session.lock, session.completions.lock:
@@ -193,7 +194,7 @@ def fork_afterwards():
     """A child that is forked when the job is over, while somebody still holds its session: the numbers
     of the session's descriptors are others' by then."""
     start()
-    session = dist.GroupMember.WORLD.session
+    session = member_of(dist.GroupMember.WORLD).session
     dist.destroy_process_group()
     ends = [end for _ in range(16) for end in os.pipe()]
     child = os.fork()
@@ -208,7 +209,7 @@ def lose_the_thread():
     """What completes operations that nobody waits for in Python ends by an exception."""
     start()
     alone = dist.new_group([0])
-    session, store = dist.GroupMember.WORLD.session, dist.distributed_c10d._get_default_store()
+    session, store = member_of(dist.GroupMember.WORLD).session, dist.distributed_c10d._get_default_store()
     if RANK > 0:
         store.wait(["seen"])
         return
@@ -269,9 +270,9 @@ def every_call():
         dist.reduce_scatter_tensor(part, whole)
         dist.all_to_all_single(torch.empty_like(whole), whole)
         dist.broadcast(part.fill_(1), 0, async_op=True).get_future().wait()
-        group._start_coalescing()
+        group._start_coalescing(torch.device("cpu"))
         sends = [dist.isend(part, other), dist.irecv(torch.empty(64), other)]
-        group._end_coalescing().wait()
+        group._end_coalescing(torch.device("cpu")).wait()
         del sends
         dist.all_reduce(torch.ones(4, 4).to_sparse())
 
@@ -288,7 +289,7 @@ def many_steps():
         step, first = train_step(torch.nn.parallel.DistributedDataParallel), 4400
     else:
         step, first = train_step(shoal.torch.DistributedDataParallel), 4400
-    daemon = daemon_pid(dist.GroupMember.WORLD.session.meeting.socket_path)
+    daemon = daemon_pid(member_of(dist.GroupMember.WORLD).session.meeting.socket_path)
     for number in range(first + 2000):
         if number >= first and (number - first) % 500 == 0:
             say("MEMORY", number, resident_bytes(os.getpid()), resident_bytes(daemon))

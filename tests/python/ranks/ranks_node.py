@@ -11,6 +11,7 @@ import sys
 import shoal.torch  # noqa: F401
 import torch
 import torch.distributed as dist
+from shoal.torch._process_group import member_of
 
 
 def daemons_here():
@@ -31,7 +32,7 @@ def main():
     assert torch.all(tensor == size * (size + 1) / 2)
     if sys.argv[1:] == ["die-once"] and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    session = dist.GroupMember.WORLD.session
+    session = member_of(dist.GroupMember.WORLD).session
     place = {
         "rank": rank,
         "local_rank": int(os.environ["LOCAL_RANK"]),

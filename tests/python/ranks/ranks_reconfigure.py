@@ -10,6 +10,7 @@ import sys
 import types
 
 import ranks_elastic
+import shoal.torch
 import torch.distributed as dist
 
 begin, check, each, end = ranks_elastic.begin, ranks_elastic.check, ranks_elastic.each, ranks_elastic.end
@@ -27,6 +28,8 @@ else:
 
 
 class Actions(ranks_elastic.Actions):
+    options = {"reconfigurable": True}
+
     def handle(self):
         assert dist.GroupMember.WORLD.supports_reconfigure
         return dist.GroupMember.WORLD.get_reconfigure_handle()
@@ -39,7 +42,7 @@ class Actions(ranks_elastic.Actions):
 
     def part(self):
         """Of a group that is a part of the job."""
-        group = dist.new_group([0, 1])
+        group = dist.new_group([0, 1], pg_options=shoal.torch.Options(reconfigurable=True))
         assert not group.supports_reconfigure
         group.get_reconfigure_handle()
 

@@ -89,7 +89,7 @@ def test_how_groups_are_made():
         assert len(groups) == count, (len(groups), count)
         names.append(dist.distributed_c10d._world.pg_names[smp.state.tp_process_group])
         for name in ("tp", "shard", "rep", "dense_rep", "dp", "rep_rank", "world"):
-            assert getattr(smp.state, f"{name}_process_group")._timeout == ranks.TIMEOUT, name
+            assert _state._timeout_of(getattr(smp.state, f"{name}_process_group")) == ranks.TIMEOUT, name
         smp.state.reset()
     assert names[0] != names[1], names
     assert _state._timeout_of(ranks.gloo) == ranks.TIMEOUT

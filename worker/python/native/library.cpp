@@ -1,5 +1,7 @@
 #include "worker/python/native/library.hpp"
 
+#include <pybind11/pybind11.h>
+
 #include <dlfcn.h>
 
 namespace shoal_native
@@ -18,6 +20,12 @@ template <typename Function> void find(void *handle, const char *name, Function 
 
 } // namespace
 
+PyObject *Error::python_type()
+{
+    auto made = pybind11::module_::import("shoal.errors").attr("make_error")(code, what());
+    return pybind11::type::handle_of(made).ptr(); /* the module keeps its classes */
+}
+
 Library::Library(const std::string &path)
 {
     /* The package keeps it loaded, so this one is never closed. */
@@ -35,6 +43,7 @@ Library::Library(const std::string &path)
     find(handle, "shoal_scatter_v", &scatter_v);
     find(handle, "shoal_send", &send);
     find(handle, "shoal_recv", &recv);
+    find(handle, "shoal_recv_any", &recv_any);
     find(handle, "shoal_wait", &wait);
     find(handle, "shoal_request_on_complete", &on_complete);
     find(handle, "shoal_request_free", &request_free);

@@ -1,8 +1,9 @@
-/* libshoal as the Python package has loaded it, and its errors as C++ exceptions. Without torch. */
+/* libshoal as the Python package has loaded it, and its errors as C++ exceptions. */
 #ifndef SHOAL_NATIVE_LIBRARY_H
 #define SHOAL_NATIVE_LIBRARY_H
 
-#include <stdexcept>
+#include <torch/csrc/Exceptions.h>
+
 #include <string>
 
 #include "worker/shoal.h"
@@ -10,13 +11,17 @@
 namespace shoal_native
 {
 
-/* A call of the library failed, or something that is said like it. `code` is of shoal_result. */
-class Error : public std::runtime_error
+/* A call of the library failed, or something that is said like it. `code` is of shoal_result. In
+ * Python it is the class of shoal.errors for that code, whichever way through torch it took. */
+class Error : public torch::PyTorchError
 {
   public:
-    Error(int code, const std::string &text) : std::runtime_error(text), code(code)
+    Error(int code, const std::string &text) : torch::PyTorchError(text), code(code)
     {
     }
+    /* torch holds Python's lock. */
+    PyObject *python_type() override;
+
     int code;
 };
 
@@ -40,6 +45,7 @@ struct Library {
     decltype(&::shoal_scatter_v) scatter_v;
     decltype(&::shoal_send) send;
     decltype(&::shoal_recv) recv;
+    decltype(&::shoal_recv_any) recv_any;
     decltype(&::shoal_wait) wait;
     decltype(&::shoal_request_on_complete) on_complete;
     decltype(&::shoal_request_free) request_free;

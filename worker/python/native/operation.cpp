@@ -506,6 +506,18 @@ void Session::close(const std::string &text)
     quiet.wait_for(held, CALLS_LIMIT, [&] { return quiet_but_for(caller); });
 }
 
+void Session::give_up(const Group *group, const Error &why)
+{
+    std::list<std::shared_ptr<Operation>> all;
+    {
+        std::lock_guard<std::mutex> held(lock);
+        all = under_way;
+    }
+    for (const auto &operation : all)
+        if (operation->group.get() == group)
+            operation->give_up(why);
+}
+
 void Session::release()
 {
     std::list<std::shared_ptr<Operation>> left;

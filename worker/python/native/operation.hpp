@@ -1,4 +1,4 @@
-/* Collectives under way, and the threads for those that nobody waits for. Without torch. */
+/* Collectives under way, and the threads for those that nobody waits for. */
 #ifndef SHOAL_NATIVE_OPERATION_H
 #define SHOAL_NATIVE_OPERATION_H
 
@@ -23,6 +23,7 @@ namespace shoal_native
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
+class Group;
 class Operation;
 
 /* The operations of a job. Its thread sleeps unless an operation is watched. Threads keep it, so
@@ -66,6 +67,8 @@ class Session : public std::enable_shared_from_this<Session>
      * release() after that. */
     void close(const std::string &text);
     void release();
+    /* What is under way of this group fails with `why`, and keeps its memory. */
+    void give_up(const Group *group, const Error &why);
 
     const std::shared_ptr<const Library> library;
 
@@ -107,8 +110,8 @@ class Group : public std::enable_shared_from_this<Group>
     const std::shared_ptr<Session> session;
     shoal_group *const handle;
     const int rank, size;
-    const std::string name, ranks; /* for errors */
-    const Milliseconds timeout;
+    const std::string name, ranks;     /* for errors */
+    std::atomic<Milliseconds> timeout; /* of calls that say none */
     std::atomic<uint64_t> sequence{0};
     std::atomic<bool> failed{false};
 

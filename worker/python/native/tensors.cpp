@@ -1,53 +1,35 @@
 #include "worker/python/native/tensors.hpp"
 
-#include <torch/csrc/autograd/python_variable.h>
-
-#include <pybind11/stl.h>
-
 #include <algorithm>
 
 namespace shoal_native
 {
 
-bool take(PyObject *object, at::Tensor *tensor)
+bool take(const at::Tensor &tensor)
 {
-    if (!THPVariable_CheckExact(object))
-        return false;
-    *tensor = THPVariable_Unpack(object);
-    return tensor->layout() == at::kStrided && tensor->device().is_cpu() &&
-           tensor->is_contiguous() && !tensor->is_conj() && !tensor->is_neg();
+    return tensor.layout() == at::kStrided && tensor.device().is_cpu() && tensor.is_contiguous() &&
+           !tensor.is_conj() && !tensor.is_neg() && !tensor.key_set().has(c10::DispatchKey::Python);
 }
 
-bool take_list(PyObject *list, std::vector<at::Tensor> *tensors)
+bool take_list(const std::vector<at::Tensor> &tensors)
 {
-    if (!PyList_CheckExact(list) || PyList_GET_SIZE(list) == 0)
-        return false;
-    tensors->resize(static_cast<size_t>(PyList_GET_SIZE(list)));
-    for (size_t i = 0; i < tensors->size(); i++)
-        if (!take(PyList_GET_ITEM(list, static_cast<Py_ssize_t>(i)), &(*tensors)[i]))
-            return false;
-    return true;
+    return !tensors.empty() && std::all_of(tensors.begin(), tensors.end(), take);
 }
 
-bool take_listed(PyObject *list, int size, std::vector<at::Tensor> *tensors)
+bool take_listed(const std::vector<at::Tensor> &tensors, int size)
 {
-    if (!take_list(list, tensors) || tensors->size() != static_cast<size_t>(size))
-        return false;
-    return std::all_of(tensors->begin(), tensors->end(), [&](const at::Tensor &tensor) {
-        return tensor.scalar_type() == (*tensors)[0].scalar_type();
-    });
+    return tensors.size() == static_cast<size_t>(size) && take_list(tensors) &&
+           std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor &tensor) {
+               return tensor.scalar_type() == tensors[0].scalar_type();
+           });
 }
 
-bool take_lists(PyObject *lists, size_t count, int size,
-                std::vector<std::vector<at::Tensor>> *tensors)
+bool take_lists(const std::vector<std::vector<at::Tensor>> &lists, size_t count, int size)
 {
-    if (!PyList_CheckExact(lists) || static_cast<size_t>(PyList_GET_SIZE(lists)) != count)
-        return false;
-    tensors->resize(count);
-    for (size_t i = 0; i < count; i++)
-        if (!take_listed(PyList_GET_ITEM(lists, static_cast<Py_ssize_t>(i)), size, &(*tensors)[i]))
-            return false;
-    return true;
+    return lists.size() == count &&
+           std::all_of(lists.begin(), lists.end(), [&](const std::vector<at::Tensor> &list) {
+               return take_listed(list, size);
+           });
 }
 
 std::optional<shoal_dtype> dtype_of(const at::Tensor &tensor)
@@ -142,17 +124,13 @@ Parts parts_of(const at::Tensor &whole, int size)
     return parts;
 }
 
-bool take_rows(const at::Tensor &whole, int size, const py::handle &given, Parts *parts)
+bool take_rows(const at::Tensor &whole, int size, std::vector<int64_t> sizes, Parts *parts)
 {
     if (whole.dim() == 0)
         return false;
     int64_t length = whole.size(0), row = 1, sum = 0;
     for (int64_t i = 1; i < whole.dim(); i++)
         row *= whole.size(i);
-    py::detail::make_caster<std::vector<int64_t>> caster;
-    if (!caster.load(given, false))
-        return false;
-    auto sizes = py::detail::cast_op<std::vector<int64_t> &&>(std::move(caster));
     if (sizes.empty() && length % size == 0)
         sizes.assign(static_cast<size_t>(size), length / size);
     if (sizes.size() != static_cast<size_t>(size))

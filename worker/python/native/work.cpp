@@ -3,6 +3,10 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
+#include <pybind11/pybind11.h>
+
+#include <unistd.h>
+
 #include <algorithm>
 
 namespace shoal_native
@@ -34,6 +38,19 @@ c10::IValue value_of(const Tensors &tensors)
         lists.push_back(list);
     }
     return c10::IValue(lists);
+}
+
+/* Ctrl-C, where Python's main thread waits: no other thread gets signals. */
+void look_for_signals()
+{
+    if (getpid() != gettid() || !Py_IsInitialized())
+        return;
+    pybind11::gil_scoped_acquire held;
+    if (PyErr_CheckSignals() == 0)
+        return;
+    python_error raised;
+    raised.persist();
+    throw raised;
 }
 
 /* What a future is told of, once all of its operations are published. */
@@ -120,7 +137,11 @@ std::exception_ptr Work::exception() const
 
 int Work::sourceRank() const
 {
-    throw Error(SHOAL_EINVALID, "the work is not of a receive from any rank");
+    if (!tensors->source)
+        throw Error(SHOAL_EINVALID, "the work is not of a receive from any rank");
+    for (const auto &operation : operations)
+        operation->wait(std::nullopt, look_for_signals);
+    return *tensors->source;
 }
 
 std::vector<at::Tensor> Work::result()
@@ -142,20 +163,20 @@ void Work::abort()
 bool Work::wait(std::chrono::milliseconds timeout)
 {
     auto limit = timeout.count() > 0 ? std::optional<Milliseconds>(timeout) : std::nullopt;
-    wait_for(limit, [] {});
+    wait_for(limit);
     return true;
 }
 
-void Work::wait_for(std::optional<Milliseconds> timeout, const std::function<void()> &between)
+void Work::wait_for(std::optional<Milliseconds> timeout)
 {
     if (!timeout || operations.size() == 1) {
         for (const auto &operation : operations)
-            operation->wait(timeout, between);
+            operation->wait(timeout, look_for_signals);
         return;
     }
     Clock::time_point end = Clock::now() + *timeout;
     for (const auto &operation : operations)
-        operation->wait_until(end, timeout, between);
+        operation->wait_until(end, timeout, look_for_signals);
 }
 
 void Work::chain()

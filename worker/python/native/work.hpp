@@ -22,6 +22,7 @@ struct Tensors {
     std::vector<at::Tensor> used;
     std::vector<at::Tensor> results;
     size_t list_length = 0; /* of the lists that the results come in; 0: they come in none */
+    std::shared_ptr<int> source = nullptr; /* of a receive from any rank: set when it is complete */
 };
 
 class Work : public c10d::Work
@@ -49,8 +50,8 @@ class Work : public c10d::Work
     /* The future is given to Python: what is hung on it may wait for other operations, and has a
      * thread of its own. */
     void chain();
-    /* As wait(); between: called twice a second. */
-    void wait_for(std::optional<Milliseconds> timeout, const std::function<void()> &between);
+    /* As wait(), but none: as long as the operations may take. */
+    void wait_for(std::optional<Milliseconds> timeout);
 
   private:
     Session &session() const;

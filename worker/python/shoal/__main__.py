@@ -48,7 +48,9 @@ def _backend():
         module, what = _native.load()
     except (ImportError, ValueError) as problem:
         return f"none: {problem}"
-    return f"native, {what}" if module else f"in Python: {what}"
+    if module:
+        return f"native, {what}"
+    return f"in Python: {what}; it is slower, and torch's dispatcher does not see it; `make native` builds the other"
 
 
 def _try(what, command):

@@ -49,7 +49,7 @@ def init_process_group(backend=None, *arguments, **options):
     Where the group is there already, this is nothing. Raises InvalidError when it is of another
     backend, or when what launcher and SageMaker say is contradictory."""
     if is_initialized():
-        if not isinstance(dist.GroupMember.WORLD, _process_group.ProcessGroup):
+        if _process_group.member_of(dist.GroupMember.WORLD) is None:
             raise errors.InvalidError(
                 f"the process group is there already, and is of {dist.get_backend()}: smddp cannot be it"
             )
@@ -65,9 +65,10 @@ def get_local_rank():
     told = os.environ.get("LOCAL_RANK")  # whatever the launcher calls it: apply() has seen to that
     if told is not None:
         return int(told)
-    if not isinstance(dist.GroupMember.WORLD, _process_group.ProcessGroup):
+    member = _process_group.member_of(dist.GroupMember.WORLD)
+    if member is None:
         raise errors.StateError("get_local_rank: LOCAL_RANK is not set: init_process_group() first")
-    return dist.GroupMember.WORLD.session.meeting.local_rank
+    return member.session.meeting.local_rank
 
 
 def all_reduce(tensor, op=ReduceOp.SUM, group=None, async_op=False):

@@ -9,7 +9,7 @@ from torch.distributed import is_available
 if not is_available():
     raise ImportError("this PyTorch has been built without torch.distributed")
 
-from shoal.torch import _launch, _process_group, _versions, _work  # noqa: E402
+from shoal.torch import _launch, _member, _process_group, _versions, _work  # noqa: E402
 from shoal.torch._data_parallel import DistributedDataParallel, allreduce_hook  # noqa: E402
 from shoal.torch._generations import (  # noqa: E402
     generation,
@@ -37,5 +37,6 @@ __all__ = [
 _work.install()
 _launch.install()
 _versions.add_method_names(_process_group.ProcessGroup)
-_versions.patch_monitored_barrier(lambda group: isinstance(group, _process_group.ProcessGroup))
+_versions.hide_from_dynamo(_process_group.ProcessGroup, _member.Member)
+_versions.patch_functions_of_one_backend(_process_group.member_of)
 _autoload.register()

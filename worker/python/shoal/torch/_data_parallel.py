@@ -26,7 +26,7 @@ _SLICE_MS = int(_work.SLICE_S * 1000)
 
 def _our_group(process_group):
     group = process_group if process_group is not None else dist.GroupMember.WORLD
-    if not isinstance(group, _process_group.ProcessGroup):
+    if _process_group.member_of(group) is None:
         raise errors.InvalidError(
             'the process group is not of shoal: init_process_group(backend="shoal") first'
         )
@@ -49,17 +49,17 @@ class _Gradients:
     """The fusion buffers, and each parameter's view of its part of them."""
 
     def __init__(self, group, parameters, bucket_bytes):
-        self.group = group
+        self.member = _process_group.member_of(group)
         self.parameters = parameters
         self.device = _device_of(parameters)  # None: in memory
         shapes = [(p.numel(), _element_type(p)) for p in parameters]
         self.memory = None  # of the buffers, on the device
         if self.device is not None:
-            group.session.use_device(self.device)
+            self.member.session.use_device(self.device)
             size = library.Fusion.bytes(shapes)
             self.memory = torch.empty(size, dtype=torch.uint8, device=parameters[0].device)
         self.fusion = library.Fusion(
-            group._group,
+            self.member.group,
             shapes,
             library.AVG,
             threshold_bytes=bucket_bytes,
@@ -122,14 +122,14 @@ class _Gradients:
 
     def wait(self):
         """Until all averages are there; the first time, they are in other buffers than before."""
-        end = time.monotonic() + self.group._timeout.total_seconds()
+        end = time.monotonic() + self.member.timeout.total_seconds()
         while not self._wait():
             if time.monotonic() >= end:
                 error = errors.TimeoutError(
                     "timed out: the gradients have not been averaged within"
-                    f" {self.group._timeout.total_seconds():g} s"
+                    f" {self.member.timeout.total_seconds():g} s"
                 )
-                self.group._fail(error)
+                self.member._fail(error)
                 raise error
         self.begun = False
         if self.placed:
@@ -225,7 +225,7 @@ class DistributedDataParallel(torch.nn.Module):
             self._broadcast([t.detach() for t in (*module.parameters(), *module.buffers())])
         bucket_bytes = int((bucket_cap_mb or 0) * 2**20)  # 0: the library's, for both sizes
         self._gradients = _Gradients(self.process_group, self._trained, bucket_bytes)
-        self.process_group.session.arena_users.add(self)
+        self._gradients.member.session.arena_users.add(self)
         self.device_ids = None  # as torch's: a list of one number, never for a module in memory
         if device_ids and self._gradients.device is not None:
             self.device_ids = [torch._utils._get_device_index(device_ids[0], True)]
@@ -249,7 +249,7 @@ class DistributedDataParallel(torch.nn.Module):
     # --- forward and backward
 
     def forward(self, *inputs, **named_inputs):
-        self.process_group.check_not_retired()
+        self._gradients.member.check_not_retired()
         # As torch has it: not after a forward pass without gradients or without averages.
         if self.broadcast_buffers and self._forward_sync:
             self._broadcast(list(self.module.buffers()))

@@ -48,7 +48,7 @@ def reconfigure(timeout=None, stragglers=None, least_ranks=0, wait=None):
     session.check_process()
     if session.device is not None:
         raise errors.UnsupportedError("reconfigure: a job with CUDA tensors cannot go on, begin it anew")
-    allowed = group._timeout if timeout is None else timeout
+    allowed = group.timeout if timeout is None else timeout
     waited = datetime.timedelta(seconds=STRAGGLERS_S) if stragglers is None else stragglers
     wish = _Wish(least_ranks, wait, allowed)
     deadline = time.monotonic() + allowed.total_seconds()
@@ -112,7 +112,7 @@ def replay(tensor, number):
         raise errors.InvalidError("replay: a tensor in memory, contiguous, of a type that can be summed")
     dtype, count = _tensors.movement(tensor)
     request = group.session.job.world.replay(number, tensor.data_ptr(), count, dtype)
-    _wait(request, time.monotonic() + group._timeout.total_seconds())
+    _wait(request, time.monotonic() + group.timeout.total_seconds())
     return tensor
 
 
@@ -121,8 +121,8 @@ def is_recoverable(error):
     made of one (a RuntimeError of backward(), say)."""
     if isinstance(error, errors.RecoverableError):
         return True
-    group = dist.GroupMember.WORLD if dist.is_initialized() else None
-    if type(error) is not RuntimeError or not isinstance(group, _process_group.ProcessGroup):
+    group = _process_group.member_of(dist.GroupMember.WORLD) if dist.is_initialized() else None
+    if type(error) is not RuntimeError or group is None:
         return False
     failures = [member.failure() for member in list(group.session.members)]
     return any(isinstance(failure, errors.RecoverableError) for failure in failures)
@@ -131,8 +131,8 @@ def is_recoverable(error):
 def _default_group(what):
     if not dist.is_initialized():
         raise errors.StateError(f"{what}: there is no process group, call init_process_group first")
-    group = dist.GroupMember.WORLD
-    if not isinstance(group, _process_group.ProcessGroup):
+    group = _process_group.member_of(dist.GroupMember.WORLD)
+    if group is None:
         raise errors.UnsupportedError(f"{what}: the default process group is not of shoal")
     return group
 

@@ -104,6 +104,12 @@ def make_group(session, group, name, ranks, timeout):
     return module.Group(session, handle, group.rank, group.size, name, ranks, timeout)
 
 
+def make_backend(member):
+    """torch's Backend of a Member, whose session is such a one."""
+    module, _ = load()
+    return module.Backend(member.counter, member, "shoal")
+
+
 def join(works):
     """One native Work for what these stand for, all native."""
     module, _ = load()

@@ -24,7 +24,7 @@ class Reconfigurable:
 
     @property
     def supports_reconfigure(self):
-        return self._is_whole
+        return self.is_whole
 
     def get_reconfigure_handle(self):
         self._check_whole("get_reconfigure_handle")
@@ -39,7 +39,7 @@ class Reconfigurable:
         self.session.check_process()
         number, handles = options.uuid, list(options.handles)
         rank = self._check_members(number, handles)
-        timeout = getattr(options, "timeout", None) or self._timeout
+        timeout = getattr(options, "timeout", None) or self.timeout
         self._numbers = self._numbers | {number}
         if self._place is None:
             self._place = self.session.meeting.of_job(self.session.meeting.job)
@@ -47,7 +47,7 @@ class Reconfigurable:
         store = self._store
         if self._holds:  # else the last time has failed
             self.session.retire(errors.StateError("this process group has been reconfigured"), time.monotonic())
-        self._store, self._failure, self._is_whole = store, None, True
+        self._store, self._failure, self.is_whole = store, None, True
         try:
             self._begin_anew(place, rank, len(handles), timeout)
         except BaseException as error:
@@ -56,7 +56,7 @@ class Reconfigurable:
         return self._work_that_is_over()
 
     def _check_whole(self, what):
-        if not self._is_whole:
+        if not self.is_whole:
             raise errors.UnsupportedError(f"{what}: this process group is a part of a job")
 
     def _check_members(self, number, handles):

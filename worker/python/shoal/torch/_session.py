@@ -126,7 +126,7 @@ class Session:
 
     def close(self, limit_s=None):
         """limit_s: how long at the most to wait for what streams wait for."""
-        if self.pid != os.getpid():
+        if self.job is None or self.pid != os.getpid():
             return
         with self.lock:
             job, self.job = self.job, None

@@ -8,7 +8,10 @@ import os
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d, utils
+
+from shoal import errors
 
 OLDEST = (2, 6)
 
@@ -88,6 +91,14 @@ def make_store(host, port, is_master, timeout):
     return dist.TCPStore(host, port, None, is_master, timeout, wait_for_workers=False, **more)
 
 
+def error_type(failure):
+    """torch's word for what a group has failed with (None: nothing)."""
+    kinds = c10d.ErrorType
+    if failure is None:
+        return kinds.SUCCESS
+    return kinds.TIMEOUT if isinstance(failure, errors.TimeoutError) else kinds.REMOTE_ERROR
+
+
 def timeout_of(options):
     """The time that a call's options allow, or None when they leave it to the group."""
     timeout = getattr(options, "timeout", None)
@@ -100,19 +111,39 @@ def move_inputs(device, inputs, named_inputs):
     return utils._recursive_to((inputs, named_inputs), device, False)[0]
 
 
-def patch_monitored_barrier(is_ours):
-    """torch.distributed's monitored_barrier is for gloo by its name alone; make it serve our groups."""
-    monitored_barrier = dist.monitored_barrier
-    if hasattr(monitored_barrier, "shoal"):
-        return
+def hide_from_dynamo(*classes):
+    """Have torch.compile run the methods of these classes as they are, and what they call, rather than trace them."""
+    dynamo = torch._C._dynamo.eval_frame
+    skip = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.SKIP)
+    for method in (method for one in classes for method in vars(one).values()):
+        if inspect.isfunction(method):
+            dynamo.set_code_exec_strategy(method.__code__, skip)
 
-    signature = inspect.signature(monitored_barrier)
 
-    @functools.wraps(monitored_barrier)
-    def patched_monitored_barrier(*given, **named):
+# Functions of torch.distributed that know one backend by its name or class -> what a Member has for it.
+_OF_ONE_BACKEND = {"monitored_barrier": "monitored_barrier", "_set_pg_timeout": "set_timeout"}
+
+
+def patch_functions_of_one_backend(member_of):
+    """Make them serve our groups. member_of: gives the Member of a process group, or None."""
+    for name, method in _OF_ONE_BACKEND.items():
+        original = getattr(distributed_c10d, name)
+        if not hasattr(original, "shoal"):
+            patched = _patched(original, method, member_of)
+            setattr(distributed_c10d, name, patched)
+            if hasattr(dist, name):
+                setattr(dist, name, patched)
+
+
+def _patched(original, method, member_of):
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def patched(*given, **named):
         arguments = signature.bind(*given, **named).arguments
-        member = arguments.pop("group", None) or dist.GroupMember.WORLD
-        return member.monitored_barrier(**arguments) if is_ours(member) else monitored_barrier(*given, **named)
+        group = arguments.pop("group", None) or dist.GroupMember.WORLD
+        member = member_of(group)
+        return original(*given, **named) if member is None else getattr(member, method)(**arguments)
 
-    patched_monitored_barrier.shoal = True
-    dist.monitored_barrier = distributed_c10d.monitored_barrier = patched_monitored_barrier
+    patched.shoal = True
+    return patched

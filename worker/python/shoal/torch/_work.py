@@ -139,6 +139,9 @@ class Operation:
         else:
             _streams.runtime.complete(self._inner, self.stream, self.value)
 
+    def is_of(self, on_failure):
+        return self._on_failure == on_failure
+
     def by_stream(self):
         """Its Work is complete, and streams wait for its requests."""
         return self._by_stream
@@ -325,19 +328,20 @@ class AllOf:
         return True
 
 
-def all_of(operations):
-    """One Work for several operations, of both backends."""
-    if operations and all(map(_native.is_work, operations)):
-        return _native.join(operations)
-    joined = torch.futures.collect_all([future_of(operation) for operation in operations])
+def all_of(works):
+    """One Work for several, of both backends."""
+    if works and all(map(_native.is_work, works)):
+        return _native.join(works)
+    joined = torch.futures.collect_all([_future_of(work) for work in works])
     work = c10d._create_work_from_future(joined)
-    _batches[work] = AllOf(operations)
+    _batches[work] = AllOf([operation for operation in map(operation_of, works) if operation is not None])
     joined.add_done_callback(lambda _: work)  # which keeps it until then
     return work
 
 
-def future_of(operation):
-    return operation.get_future() if _native.is_work(operation) else operation.future
+def _future_of(work):
+    operation = operation_of(work)
+    return operation.future if isinstance(operation, Operation) else work.get_future()
 
 
 def remember_source(work, source):
@@ -457,6 +461,14 @@ class Completions(threading.Thread):
                     self.pending.pop(key, None)
             elif now >= operation.deadline and operation.unfinished():
                 operation.expire()
+
+    def give_up(self, on_failure, error):
+        """What is under way and was started with this on_failure fails."""
+        with self.lock:
+            pending = list(self.pending.values())
+        for operation in pending:
+            if operation.is_of(on_failure):
+                operation.fail(error)
 
     def settle(self, end, error):
         """Until nothing is under way; what is when time.monotonic() is `end` fails with `error`, and keeps its

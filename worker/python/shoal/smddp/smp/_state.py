@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from shoal import errors
 from shoal.smddp.smp import _meshes, _random, _ranker
+from shoal.torch import _process_group
 
 __all__ = ["state"]
 
@@ -251,6 +252,9 @@ class State:
 
 def _timeout_of(group):
     """The one that a process group was given, which torch does not hand on to groups within; None: it does not say."""
+    member = _process_group.member_of(group)
+    if member is not None:
+        return member.timeout
     holders = [group]
     if hasattr(group, "_get_backend"):  # torch keeps it with what serves a device
         holders += [_backend_of(group, device) for device in ("cpu", "cuda")]

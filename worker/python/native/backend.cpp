@@ -1,0 +1,349 @@
+#include "worker/python/native/backend.hpp"
+
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+
+namespace shoal_native
+{
+
+namespace
+{
+
+using Started = Backend::Started;
+
+/* What Python has raised, as torch's C++ takes it along without Python's lock. */
+[[noreturn]] void raise(py::error_already_set &error)
+{
+    error.restore();
+    python_error raised;
+    raised.persist();
+    throw raised;
+}
+
+template <typename Pointer> std::optional<Milliseconds> timeout_in(const Pointer &options)
+{
+    return options ? std::optional<Milliseconds>(options->timeout) : std::nullopt;
+}
+
+} // namespace
+
+Backend::Backend(std::shared_ptr<Collectives> collectives, py::object member, std::string name)
+    : c10d::Backend(collectives->rank, collectives->size), collectives(std::move(collectives)),
+      member(std::move(member)), name(std::move(name))
+{
+    init();
+}
+
+Backend::~Backend()
+{
+    if (!Py_IsInitialized()) {
+        member.release();
+        last_work.release();
+        return;
+    }
+    py::gil_scoped_acquire held;
+    last_work = py::object();
+    member = py::object();
+}
+
+/* A collective that has been started: in a batch it is a part of it. */
+Started Backend::add(Started work, bool native)
+{
+    std::lock_guard<std::mutex> held(lock);
+    if (batching) {
+        batch.push_back(work);
+        batch_is_native = batch_is_native && native;
+    }
+    return work;
+}
+
+/* Whoever began a batch in which something was refused may not end it: nothing is kept for that. */
+void Backend::give_up_batch(const std::string &why)
+{
+    std::vector<Started> unused; /* freed without the lock */
+    std::lock_guard<std::mutex> held(lock);
+    if (!batching)
+        return;
+    batching = false;
+    unused.swap(batch);
+    refused = "the batch is not whole: " + why;
+}
+
+template <typename Call> Started Backend::native(const Call &call)
+{
+    try {
+        Collectives::Started work = call();
+        return work ? add(std::move(work), true) : nullptr;
+    } catch (const Error &error) {
+        give_up_batch(error.what());
+        throw;
+    }
+}
+
+template <typename Result, typename... Arguments>
+Result Backend::ask(const char *method, const Arguments &...arguments)
+{
+    py::gil_scoped_acquire held;
+    try {
+        py::object said = member.attr(method)(arguments...);
+        if constexpr (!std::is_void_v<Result>)
+            return said.template cast<Result>();
+    } catch (py::error_already_set &error) {
+        raise(error);
+    }
+}
+
+template <typename... Arguments>
+Started Backend::in_python(const char *method, const Arguments &...arguments)
+{
+    Started work;
+    try {
+        py::gil_scoped_acquire held;
+        try {
+            py::object made = member.attr(method)(arguments...);
+            work = made.cast<Started>();
+            last_work = std::move(made);
+        } catch (py::error_already_set &error) {
+            raise(error);
+        }
+    } catch (const ::python_error &error) {
+        give_up_batch(error.what());
+        throw;
+    }
+    return add(std::move(work), false);
+}
+
+Started Backend::broadcast(List &tensors, const c10d::BroadcastOptions &options)
+{
+    auto work = native([&] { return collectives->broadcast(tensors, options); });
+    return work ? work : in_python("broadcast", tensors, options);
+}
+
+Started Backend::allreduce(List &tensors, const c10d::AllreduceOptions &options)
+{
+    auto work = native([&] { return collectives->all_reduce(tensors, options); });
+    return work ? work : in_python("allreduce", tensors, options);
+}
+
+Started Backend::allreduce_sparse(List &tensors, const c10d::AllreduceOptions &options)
+{
+    return in_python("allreduce", tensors, options);
+}
+
+Started Backend::allreduce_coalesced(List &tensors, const c10d::AllreduceCoalescedOptions &options)
+{
+    return allreduce(tensors, options);
+}
+
+Started Backend::reduce(List &tensors, const c10d::ReduceOptions &options)
+{
+    auto work = native([&] { return collectives->reduce(tensors, options); });
+    return work ? work : in_python("reduce", tensors, options);
+}
+
+Started Backend::allgather(Lists &outputs, List &tensors, const c10d::AllgatherOptions &options)
+{
+    auto work = native([&] { return collectives->all_gather(outputs, tensors, options); });
+    return work ? work : in_python("allgather", outputs, tensors, options);
+}
+
+Started Backend::_allgather_base(at::Tensor &output, at::Tensor &tensor,
+                                 const c10d::AllgatherOptions &options)
+{
+    List outputs{output}, tensors{tensor};
+    return allgather_into_tensor_coalesced(outputs, tensors, options);
+}
+
+/* outputs[r][i] is rank r's tensors[i]. */
+Started Backend::allgather_coalesced(Lists &outputs, List &tensors,
+                                     const c10d::AllgatherOptions &options)
+{
+    Lists turned(tensors.size());
+    for (const auto &of_rank : outputs)
+        for (size_t i = 0; i < turned.size() && i < of_rank.size(); i++)
+            turned[i].push_back(of_rank[i]);
+    return allgather(turned, tensors, options);
+}
+
+Started Backend::allgather_into_tensor_coalesced(List &outputs, List &tensors,
+                                                 const c10d::AllgatherOptions &options)
+{
+    auto work =
+        native([&] { return collectives->all_gather_into_tensors(outputs, tensors, options); });
+    return work ? work : in_python("allgather_into_tensor_coalesced", outputs, tensors, options);
+}
+
+Started Backend::gather(Lists &outputs, List &tensors, const c10d::GatherOptions &options)
+{
+    auto work = native([&] { return collectives->gather(outputs, tensors, options); });
+    return work ? work : in_python("gather", outputs, tensors, options);
+}
+
+Started Backend::scatter(List &outputs, Lists &tensors, const c10d::ScatterOptions &options)
+{
+    auto work = native([&] { return collectives->scatter(outputs, tensors, options); });
+    return work ? work : in_python("scatter", outputs, tensors, options);
+}
+
+Started Backend::reduce_scatter(List &outputs, Lists &tensors,
+                                const c10d::ReduceScatterOptions &options)
+{
+    auto work = native([&] { return collectives->reduce_scatter(outputs, tensors, options); });
+    return work ? work : in_python("reduce_scatter", outputs, tensors, options);
+}
+
+Started Backend::_reduce_scatter_base(at::Tensor &output, at::Tensor &tensor,
+                                      const c10d::ReduceScatterOptions &options)
+{
+    List outputs{output}, tensors{tensor};
+    return reduce_scatter_tensor_coalesced(outputs, tensors, options);
+}
+
+Started Backend::reduce_scatter_tensor_coalesced(List &outputs, List &tensors,
+                                                 const c10d::ReduceScatterOptions &options)
+{
+    auto work =
+        native([&] { return collectives->reduce_scatter_tensors(outputs, tensors, options); });
+    return work ? work : in_python("reduce_scatter_tensor_coalesced", outputs, tensors, options);
+}
+
+Started Backend::alltoall_base(at::Tensor &output, at::Tensor &tensor,
+                               std::vector<int64_t> &output_sizes,
+                               std::vector<int64_t> &input_sizes,
+                               const c10d::AllToAllOptions &options)
+{
+    auto work = native([&] {
+        return collectives->all_to_all_single(output, tensor, output_sizes, input_sizes, options);
+    });
+    return work ? work
+                : in_python("alltoall_base", output, tensor, output_sizes, input_sizes, options);
+}
+
+Started Backend::alltoall(List &outputs, List &tensors, const c10d::AllToAllOptions &options)
+{
+    auto work = native([&] { return collectives->all_to_all(outputs, tensors, options); });
+    return work ? work : in_python("alltoall", outputs, tensors, options);
+}
+
+Started Backend::send(List &tensors, int peer, int tag)
+{
+    auto work = native([&] { return collectives->send(tensors, peer, tag); });
+    return work ? work : in_python("send", tensors, peer, tag);
+}
+
+Started Backend::recv(List &tensors, int peer, int tag)
+{
+    auto work = native([&] { return collectives->recv(tensors, peer, tag); });
+    return work ? work : in_python("recv", tensors, peer, tag);
+}
+
+Started Backend::recvAnysource(List &tensors, int tag)
+{
+    auto work = native([&] { return collectives->recv_any(tensors, tag); });
+    return work ? work : in_python("recv_anysource", tensors, tag);
+}
+
+Started Backend::barrier(const c10d::BarrierOptions &options)
+{
+    auto work = native([&] { return collectives->barrier(options); });
+    return work ? work : in_python("barrier", options);
+}
+
+void Backend::monitoredBarrier(const c10d::BarrierOptions &options, bool wait_all_ranks)
+{
+    auto timeout = options.timeout == c10d::kUnsetTimeout
+                       ? std::nullopt
+                       : std::optional<Milliseconds>(options.timeout);
+    ask<void>("monitored_barrier", timeout, wait_all_ranks);
+}
+
+void Backend::startCoalescing()
+{
+    std::vector<Started> unused; /* freed without the lock */
+    std::lock_guard<std::mutex> held(lock);
+    unused.swap(batch);
+    batching = batch_is_native = true;
+    refused.reset();
+}
+
+Started Backend::endCoalescing()
+{
+    std::vector<Started> works;
+    bool all_native;
+    {
+        std::lock_guard<std::mutex> held(lock);
+        if (refused)
+            throw Error(SHOAL_ESTATE, *std::exchange(refused, std::nullopt));
+        works.swap(batch);
+        batching = false;
+        all_native = batch_is_native && !works.empty();
+    }
+    if (!all_native)
+        return in_python("all_of", works);
+    std::vector<c10::intrusive_ptr<Work>> ours;
+    for (const auto &work : works)
+        ours.push_back(c10::static_intrusive_pointer_cast<Work>(work));
+    return Work::join(ours);
+}
+
+void Backend::setSequenceNumberForGroup()
+{
+    collectives->sequence = 0;
+}
+
+uint64_t Backend::getSequenceNumberForGroup()
+{
+    return collectives->sequence;
+}
+
+void Backend::setTimeout(Milliseconds timeout)
+{
+    ask<void>("set_timeout", timeout);
+}
+
+c10::intrusive_ptr<Backend::Options> Backend::getBackendOptions()
+{
+    return c10::make_intrusive<Options>(name, collectives->timeout.load());
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::Store> &store,
+                                                 const std::vector<int> &ranks,
+                                                 const c10::intrusive_ptr<Options> &options)
+{
+    return ask<c10::intrusive_ptr<c10d::Backend>>("split", store, ranks, timeout_in(options));
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::merge(const c10::intrusive_ptr<c10d::Store> &store,
+                                                 const c10::intrusive_ptr<Options> &options,
+                                                 const int &rank, const int &size)
+{
+    return ask<c10::intrusive_ptr<c10d::Backend>>("merge", store, rank, size, timeout_in(options));
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t> &without, int,
+                                                  const c10::intrusive_ptr<Options> &options)
+{
+    return ask<c10::intrusive_ptr<c10d::Backend>>("shrink", without, timeout_in(options));
+}
+
+void Backend::abort()
+{
+    ask<void>("abort");
+}
+
+void Backend::shutdown()
+{
+    ask<void>("shutdown");
+}
+
+#ifdef SHOAL_TORCH_HAS_ERRORS
+c10d::ErrorType Backend::getError()
+{
+    auto error = collectives->failure();
+    if (!error)
+        return c10d::ErrorType::SUCCESS;
+    return error->code == SHOAL_ETIMEOUT ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::REMOTE_ERROR;
+}
+#endif
+
+} // namespace shoal_native
