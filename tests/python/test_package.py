@@ -2,8 +2,10 @@
 """The package by itself: installed by make and by pip, the library found, addresses, launchers."""
 
 import contextlib
+import datetime
 import importlib
 import io
+import json
 import os
 import pathlib
 import re
@@ -11,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 import zipfile
 
@@ -452,25 +455,42 @@ class Environment(unittest.TestCase):
         from shoal import InvalidError
         from shoal.torch import _rendezvous
 
-        class Store(dict):
-            def wait(self, keys, timeout):
-                assert all(key in self for key in keys)
-
-            def get(self, key):
-                return self[key]
-
-        store = Store(
-            {
-                "node/0": '{"node": "x", "given": true, "job": null}',
-                "node/1": '{"node": "y", "given": true, "job": null}',
-                "node/2": '{"node": "x", "given": true, "job": null}',
-            }
-        )
-        plan = _rendezvous._make_plan(store, 3, None)
+        answers = [{"node": node, "given": True, "job": None} for node in ("x", "y", "x")]
+        plan = _rendezvous._make_plan(answers)
         self.assertEqual((plan["nodes"], plan["node_of"], plan["given"]), (2, [0, 1, 0], True))
-        store["node/1"] = '{"node": "y", "given": false, "job": null}'
+        answers[1]["given"] = False
         with self.assertRaisesRegex(InvalidError, "rank 0 has a daemon .* and rank 1 has none"):
-            _rendezvous._make_plan(store, 3, None)
+            _rendezvous._make_plan(answers)
+
+    def test_what_an_attempt_before_has_left_in_the_store(self):
+        """Whoever comes first: an answer of a process that is gone is taken for no rank's, an error of it is not
+        raised, and all have one place."""
+        import torch.distributed as dist
+
+        from shoal.torch import _rendezvous
+
+        limit = datetime.timedelta(seconds=60)
+        os.environ["SHOAL_SOCKET"] = "/nowhere"
+        for first in (0, 1, 2):
+            store, places = dist.HashStore(), [None] * 3
+            for rank in range(3):
+                left = {"node": f"gone {rank}", "given": False, "job": None, "mark": f"{rank}"}
+                store.set(f"node/{rank}", json.dumps(left))
+                store.set(f"plan/{rank}", json.dumps({"error": "of before", "code": -3}))
+
+            def meet(rank):
+                places[rank] = _rendezvous.meet(store, rank, 3, limit)
+
+            threads = [threading.Thread(target=meet, args=(rank,), daemon=True) for rank in range(3)]
+            threads[first].start()
+            threads[first].join(0.8)  # by itself, for longer than rank 0 waits before it looks again
+            for thread in threads:
+                if thread is not threads[first]:
+                    thread.start()
+            for thread in threads:
+                thread.join(60)
+            self.assertEqual([place.local_rank for place in places], [0, 1, 2], first)
+            self.assertEqual(len({(place.job, place.name) for place in places}), 1, first)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,10 @@ def create(options, more=None):
         group = session.job.world
     name = options.group_id or "default"
     ranks = ranks or list(range(options.group_size))
-    parts = session, group, name, ranks, options.store, options.timeout
+    store = options.store
+    if session.store is None and session.meeting.name:  # a launcher may give the store of an attempt before
+        store = dist.PrefixStore(session.meeting.name, store)
+    parts = session, group, name, ranks, store, options.timeout
     if session.native is None or more.reconfigurable:
         return ProcessGroup(*parts)
     return _native.make_backend(Member(*parts))

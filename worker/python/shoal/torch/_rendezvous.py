@@ -3,32 +3,45 @@
 A daemon that is configured is used: SHOAL_SOCKET, or one that answers at the default path. Without
 one, the first rank of each node starts a daemon for the job (_daemon.py) and tells the others.
 
-    every rank    -> node/RANK      where it runs and whether a daemon is there
-    rank 0        -> plan           the job's name, the nodes in order, which daemon
-    first of node -> address/NODE   where the other daemons will reach its daemon
-    rank 0        -> roster         the addresses, the secret that the daemons share
-    first of node -> socket/NODE    the daemon's socket, for the ranks of the node
+    every rank    -> node/RANK      where it runs, whether a daemon is there, and a mark that no other process has
+    rank 0        -> plan/MARK      for each rank: the name of this meeting
+    rank 0        -> NAME/plan      the job's name, the nodes in order, which daemon
+    every rank    -> NAME/met/RANK  it has seen that
+    rank 0        -> NAME/next      NAME when all have, else the name of the meeting that follows
+    first of node -> NAME/address/NODE   where the other daemons will reach its daemon
+    rank 0        -> NAME/roster         the addresses, the secret that the daemons share
+    first of node -> NAME/socket/NODE    the daemon's socket, for the ranks of the node
 
 Rank 0 gathers, so that the number of look-ups grows with the ranks and not with their square.
+
+A launcher that starts the ranks anew may give them the store of the attempt before, with what is in it. So rank 0
+takes an answer for a rank's only when the rank has seen the plan that was made of it, and else makes another plan.
 """
 
 import contextlib
+import datetime
 import json
 import os
 import secrets
 import socket
+import time
+
+import torch.distributed as dist
 
 from shoal import errors
 from shoal.torch import _daemon, _hosts
 
 DEFAULT_SOCKET = "/run/shoal/shoald.sock"
+# So long rank 0 waits for ranks to see its plan before it looks whether they have answered anew.
+_SLICE = datetime.timedelta(milliseconds=500)
 
 
 class Place:
     """Where a rank is: its job, its daemon's socket, its number on the node."""
 
-    def __init__(self, job, socket_path, local_rank, local_size, daemon=None, membership=None):
+    def __init__(self, job, socket_path, local_rank, local_size, daemon=None, membership=None, name=None):
         self.job = job
+        self.name = name  # of the meeting, which no other has; None without one
         self.socket_path = socket_path
         self.local_rank = local_rank
         self.local_size = local_size
@@ -61,26 +74,25 @@ def meet(store, rank, size, timeout, job=None):
     """Every rank calls it with the same store, and the same name for the job (None: any); returns its Place.
     What goes wrong on one rank is raised on all that wait for it."""
     given = _given_socket()
-    told = {"node": _hosts.node_identity(), "given": bool(given), "job": job}
+    told = {"node": _hosts.node_identity(), "given": bool(given), "job": job, "mark": secrets.token_hex(8)}
     store.set(f"node/{rank}", json.dumps(told))
-    if rank == 0:
-        with _telling(store, rank, "plan"):
-            store.set("plan", json.dumps(_make_plan(store, size, timeout)))
+    name = _gather(store, size, timeout) if rank == 0 else _follow(store, rank, told["mark"], timeout)
+    store = dist.PrefixStore(name, store)
     plan = _get(store, "plan", timeout, "rank 0")
     node = plan["node_of"][rank]
     local = [other for other, its in enumerate(plan["node_of"]) if its == node]
     local_rank = local.index(rank)
     if plan["given"]:
-        return Place(plan["job"], given, local_rank, len(local))
+        return Place(plan["job"], given, local_rank, len(local), name=name)
     daemon = None
     if local_rank == 0:
         owed = [f"address/{node}", f"socket/{node}"] + (["roster"] if rank == 0 else [])
-        with _telling(store, rank, *owed):
+        with _telling(store, rank, owed):
             daemon = _start_daemon(store, rank, node, plan, timeout)
     told = _get(store, f"socket/{node}", timeout, f"rank {local[0]}")
     membership = os.open(told["alive"], os.O_WRONLY | os.O_CLOEXEC)
     _daemon.be_taken_before_it()
-    return Place(plan["job"], told["socket"], local_rank, len(local), daemon, membership)
+    return Place(plan["job"], told["socket"], local_rank, len(local), daemon, membership, name)
 
 
 def place_of_newcomer(job):
@@ -117,7 +129,7 @@ class _Told(Exception):
 
 
 @contextlib.contextmanager
-def _telling(store, rank, *keys):
+def _telling(store, rank, keys):
     """An error goes under these keys too, for those who wait for them."""
     try:
         yield
@@ -130,10 +142,12 @@ def _telling(store, rank, *keys):
         raise
 
 
-def _get(store, key, timeout, who):
-    """What `who` has put there, or the error that it has put there instead."""
+def _get(store, key, timeout, who, deadline=None):
+    """What `who` has put there, or the error that it has put there instead. deadline: of time.monotonic(), where the
+    timeout began earlier."""
+    left_s = timeout.total_seconds() if deadline is None else max(0.001, deadline - time.monotonic())
     try:
-        store.wait([key], timeout)
+        store.wait([key], datetime.timedelta(seconds=left_s))
     except RuntimeError as problem:
         raise errors.TimeoutError(
             f"timed out: {who} has not joined within {timeout.total_seconds():g} s ({key}: {problem})"
@@ -158,8 +172,61 @@ def _given_socket():
     return DEFAULT_SOCKET
 
 
-def _make_plan(store, size, timeout):
-    answers = [_get(store, f"node/{rank}", timeout, f"rank {rank}") for rank in range(size)]
+def _gather(store, size, timeout):
+    """By rank 0: the name of a meeting whose plan all ranks have seen."""
+    deadline = time.monotonic() + timeout.total_seconds()
+    owed = []  # keys that ranks wait for
+    with _telling(store, 0, owed):
+        while True:
+            answers = _answers(store, size, owed, deadline, timeout)
+            name = secrets.token_hex(8)
+            store.set(f"{name}/plan", json.dumps(_make_plan(answers)))
+            for key in owed:
+                store.set(key, json.dumps(name))
+            owed[:] = [f"{name}/next"]
+            if _all_have_seen(store, name, answers, deadline, timeout):
+                store.set(f"{name}/next", json.dumps(name))
+                return name
+
+
+def _answers(store, size, owed, deadline, timeout):
+    """What all have answered. owed: gets the key of each that waits for the plan."""
+    answers = []
+    for rank in range(size):
+        answers.append(_get(store, f"node/{rank}", timeout, f"rank {rank}", deadline))
+        owed.append(f"plan/{answers[rank]['mark']}")
+    return answers
+
+
+def _all_have_seen(store, name, answers, deadline, timeout):
+    """False: a rank has answered anew, so that what was taken for its answer was that of an attempt before."""
+    missing = list(range(1, len(answers)))
+    while missing:
+        try:
+            store.wait([f"{name}/met/{rank}" for rank in missing], _SLICE)
+            return True
+        except RuntimeError:  # the slice is over
+            missing = [rank for rank in missing if not store.check([f"{name}/met/{rank}"])]
+        if any(json.loads(store.get(f"node/{rank}")) != answers[rank] for rank in missing):
+            return False
+        if missing and time.monotonic() >= deadline:
+            raise errors.TimeoutError(f"timed out: rank {missing[0]} has not joined within {timeout.total_seconds():g} s")
+    return True
+
+
+def _follow(store, rank, mark, timeout):
+    """By every other rank: the same name."""
+    name, following = None, _get(store, f"plan/{mark}", timeout, "rank 0")
+    while following != name:
+        name = following
+        store.set(f"{name}/met/{rank}", "seen")
+        following = _get(store, f"{name}/next", timeout, "rank 0")
+    return name
+
+
+def _make_plan(answers):
+    """What rank 0 tells all of them: answers[r] is rank r's."""
+    size = len(answers)
     with_daemon = [rank for rank, answer in enumerate(answers) if answer["given"]]
     if with_daemon and len(with_daemon) < size:
         without = next(rank for rank in range(size) if not answers[rank]["given"])
