@@ -20,14 +20,18 @@ PACKAGE = suite.TREE / "worker" / "python"
 # one thing in different versions, of the last ones first.
 NAMES = {
     "torch": ("_assert_async", "_C._get_accelerator", "_utils._get_device_index", "Tensor._nnz", "Tensor._version"),
+    "torch._C._dynamo.eval_frame": ("_FrameAction.SKIP", "_FrameExecStrategy"),
     "torch._C._distributed_c10d": (
         "_create_work_from_future",
+        "_DistributedBackendOptions",
         "ProcessGroup._allgather_base",
         "ProcessGroup._device_types",
         "ProcessGroup._end_coalescing",
         "ProcessGroup._get_backend",
         "ProcessGroup._get_sequence_number_for_group",
         "ProcessGroup._reduce_scatter_base",
+        "ProcessGroup._register_backend",
+        "ProcessGroup._set_default_backend",
         "ProcessGroup._set_group_desc",
         "ProcessGroup._set_group_name",
         "ProcessGroup._set_sequence_number_for_group",
@@ -54,6 +58,7 @@ NAMES = {
     "torch.distributed.checkpoint.state_dict_saver": ("_save_state_dict",),
     "torch.distributed.distributed_c10d": (
         "_new_process_group_helper",
+        "_set_pg_timeout",
         "_store_based_barrier",
         "_world.pg_backend_config",
         "_world.pg_map",
@@ -112,7 +117,7 @@ ARGUMENTS = (
 # Of shoal's process group, which other files touch.
 OURS = {"_fail", "_group"}
 # Words that look like such names: of the wheel, of Hugging Face's models, and the ends of longer ones.
-WORDS = {"_bundle", "_init_weights", "_tp_plan", "_proj_weight", "_process_group"}
+WORDS = {"_bundle", "_rank", "_init_weights", "_tp_plan", "_proj_weight", "_process_group"}
 # Alone: the whole package would change torch.
 HOOKS = runpy.run_path(str(PACKAGE / "shoal/smddp/smp/_hooks.py")) if suite.reason_to_skip() is None else {}
 PRIVATE = re.compile(r"(?<!\w)_[A-Za-z]\w*")
