@@ -356,6 +356,22 @@ def test_tensor_parallel_modules():
     torch.testing.assert_close(split(inputs), whole(inputs))
 
 
+def test_a_group_that_is_made_beside_torchs():
+    """What torchft asks for: from a store, rank and size alone."""
+    import shoal
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    store = dist.FileStore(f"{os.environ['TEST_FOLDER']}/made", size)
+    for options in (None, shoal.torch.Options(reconfigurable=True)):
+        group = shoal.torch.make_group(store, rank, size, ranks.TIMEOUT, options)  # the same store twice
+        assert (group.rank(), group.size()) == (rank, size)
+        tensor = torch.ones(3)
+        group.allreduce([tensor]).wait()
+        assert tensor.tolist() == [size] * 3
+        assert ranks.member(group).session is not ranks.member(ranks.shoal_group).session
+    ranks.raises(shoal.InvalidError, lambda: shoal.torch.make_group(store, size, size))
+
+
 def test_compiled_data_parallel():
     size = dist.get_world_size()
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4), process_group=ranks.shoal_group)

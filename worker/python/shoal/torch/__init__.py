@@ -19,7 +19,7 @@ from shoal.torch._generations import (  # noqa: E402
     reconfigure,
     replay,
 )
-from shoal.torch._process_group import Options, is_checkpoint_rank  # noqa: E402
+from shoal.torch._process_group import Options, is_checkpoint_rank, make_group  # noqa: E402
 
 __all__ = [
     "DistributedDataParallel",
@@ -29,6 +29,7 @@ __all__ = [
     "is_checkpoint_rank",
     "is_recoverable",
     "join",
+    "make_group",
     "position",
     "reconfigure",
     "replay",

@@ -1,5 +1,7 @@
 """The process groups that torch gets: the native Backend, or a ProcessGroup in Python, over a Member each."""
 
+import datetime
+
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
@@ -54,6 +56,27 @@ def create(options, more=None):
     if session.native is None or more.reconfigurable:
         return ProcessGroup(*parts)
     return _native.make_backend(Member(*parts))
+
+
+def make_group(store, rank, size, timeout=datetime.timedelta(minutes=30), options=None):
+    """Make a process group of `size` ranks, of which this is number `rank`, that meet in a store of torch's: a job of
+    its own, without init_process_group, which knows nothing of it. It ends with the last reference to it.
+
+    timeout: of the meeting, and of calls that say none. options: Options, the same on all ranks."""
+    if not 0 <= rank < size:
+        raise errors.InvalidError(f"make_group: rank {rank} of {size}: it is 0 to size - 1")
+    asked = c10d._DistributedBackendOptions()
+    asked.store, asked.timeout, asked.group_id = store, timeout, "made"
+    asked.group_rank, asked.group_size = rank, size
+    made = create(asked, options)
+    if isinstance(made, c10d.ProcessGroup):
+        return made
+    group = dist.ProcessGroup(store, rank, size)
+    kind = dist.ProcessGroup.BackendType.CUSTOM
+    for device in ("cpu", "cuda") if torch.version.cuda else ("cpu",):
+        group._register_backend(torch.device(device), kind, made)
+    group._set_default_backend(kind)
+    return group
 
 
 def member_of(group):
@@ -124,6 +147,9 @@ class ProcessGroup(_versions.GroupInPython, _reconfigurable.Reconfigurable, Memb
         return self.group.size
 
     rank, size = getRank, getSize
+
+    def get_group_store(self):
+        return self._store
 
     def _set_sequence_number_for_group(self):
         self.counter.set_number(0)
