@@ -573,5 +573,5 @@ clean:
          $(STAND_IN_OBJ:.o=.d) $(DIGITS_OBJ:.o=.d) $(FIRST_OBJ:.o=.d) $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
          $(MAIN_SRC:%.c=$(BUILD)/obj/%.d) \
          $(TEST_WORKER:$(BUILD)/tests/%=$(BUILD)/obj/tests/e2e/%.d) $(BUILD)/obj/tests/server/exchange/bench_exchange.d \
-         $(GPU_BENCH:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d) \
+         $(FUZZ_SRC:%.c=$(BUILD)/obj/%.d) $(GPU_BENCH:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d) \
          $(BENCH_PROGRAMS:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d)

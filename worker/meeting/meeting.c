@@ -91,7 +91,10 @@ enum meeting_verdict meeting_help(struct meeting *meeting, uint64_t round,
 {
     struct meeting_place *place = meeting->place;
     uint64_t slices = slices_of(ask), at_once = slice_count(ask), slice;
-    while ((slice = slice_begin(place, round, slices)) < slices) {
+    for (uint64_t n = 0; n < slices; n++) { /* no more, whatever others write */
+        slice = slice_begin(place, round, slices);
+        if (slice >= slices)
+            break;
         uint64_t first = slice * at_once, left = ask->count - first;
         sum_range(meeting, ask, meeting->met, first, left < at_once ? left : at_once);
         if (atomic_fetch_add(&place->ended, 1) + 1 == slices) {
@@ -179,6 +182,7 @@ enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
         meeting->leaving = true;
         return MEETING_VOID;
     }
+    meeting->asks[index % MEETING_LINE] = *ask;
     meeting_slot_of(meeting, meeting->rank, index)->ask = *ask;
     if (in_pieces)
         meeting_turns_begin(meeting, ask);
@@ -201,16 +205,18 @@ static enum meeting_verdict look_at_work(const struct meeting *meeting, uint64_t
 {
     if (meeting_passing(meeting, round))
         return meeting_turn_due(meeting) ? MEETING_TURN : MEETING_OPEN;
-    const struct meeting_ask *ask = &meeting_slot_of(meeting, meeting->rank, meeting->met)->ask;
+    const struct meeting_ask *ask = meeting_own_ask(meeting, meeting->met);
     uint64_t begun = atomic_load(&meeting->place->begun);
-    bool sums =
-        begun >> MEETING_STATE_BITS == round && (begun & MEETING_STATE_MASK) < slices_of(ask);
+    bool sums = last_reduces(meeting, ask) && begun >> MEETING_STATE_BITS == round &&
+                (begun & MEETING_STATE_MASK) < slices_of(ask);
     return sums ? MEETING_SUMS : MEETING_OPEN;
 }
 
 enum meeting_verdict meeting_look(const struct meeting *meeting, uint64_t round)
 {
     uint64_t state = meeting_state(meeting, meeting->met, round);
+    if (meeting->line == 0) /* without this rank it cannot have met, whatever others write */
+        return meeting->leaving || state == MEETING_STATE_VOID ? MEETING_VOID : MEETING_OPEN;
     return state == meeting->size ? look_at_work(meeting, round) : verdict_of(state);
 }
 
@@ -228,7 +234,8 @@ bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *
 
 enum meeting_verdict meeting_void(struct meeting *meeting, uint64_t round)
 {
-    return verdict_of(meeting_refuse(meeting, meeting->met, round));
+    enum meeting_verdict verdict = verdict_of(meeting_refuse(meeting, meeting->met, round));
+    return meeting->line == 0 ? MEETING_VOID : verdict;
 }
 
 void meeting_leave(struct meeting *meeting, uint64_t last)

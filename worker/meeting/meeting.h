@@ -33,7 +33,9 @@
  * the other, so that it uses as many cores as they have; a rank that sleeps, or does not wait, is
  * not needed for it.
  *
- * Ranks of a job trust each other. What they write here is never used as an index.
+ * Ranks of a job trust each other with their results, but not with their memory: whatever another
+ * writes here, a rank touches nothing but the place and the buffers that it was given. What it asks
+ * for itself it has in `struct meeting`; what others ask for is compared with that, and not used.
  *
  * What has met is counted in the place, for the daemon's status (common/format/place.h).
  *
@@ -100,6 +102,7 @@ struct meeting {
     /* Its own part of a reduce_scatter, for each round in its line; else, or where it brings it:
      * NULL. */
     const void *own[MEETING_LINE];
+    struct meeting_ask asks[MEETING_LINE]; /* of each round in its line */
     const struct reduce_kernels *kernels;
 };
 

@@ -58,9 +58,10 @@ static bool has_come(const struct meeting *meeting, uint64_t index, uint64_t rou
 
 bool meeting_asks_agree(const struct meeting *meeting, uint64_t index)
 {
-    const struct meeting_ask *first = &meeting_slot_of(meeting, 0, index)->ask;
-    for (uint32_t i = 1; i < meeting->size; i++) {
-        if (memcmp(&meeting_slot_of(meeting, i, index)->ask, first, sizeof(*first)) != 0)
+    const struct meeting_ask *own = meeting_own_ask(meeting, index);
+    for (uint32_t i = 0; i < meeting->size; i++) {
+        if (i != meeting->rank &&
+            memcmp(&meeting_slot_of(meeting, i, index)->ask, own, sizeof(*own)) != 0)
             return false;
     }
     return true;
@@ -91,8 +92,7 @@ static uint64_t pair_arrived(const struct meeting *meeting, uint64_t index, uint
         return theirs + ours;
     if (!meeting_asks_agree(meeting, index))
         return MEETING_STATE_VOID;
-    const struct meeting_ask *ask = &meeting_slot_of(meeting, meeting->rank, index)->ask;
-    return meeting_in_pieces(ask, 2) ? 2 : MEETING_STATE_MET;
+    return meeting_in_pieces(meeting_own_ask(meeting, index), 2) ? 2 : MEETING_STATE_MET;
 }
 
 /* What passes in pieces is begun by one of the two, in the round's word, and has met when that says

@@ -88,7 +88,8 @@ void meeting_pass(const struct meeting *meeting, uint64_t round)
 
 bool meeting_passing(const struct meeting *meeting, uint64_t round)
 {
-    return atomic_load(&meeting->place->passing) == round;
+    return atomic_load(&meeting->place->passing) == round && meeting->line > 0 &&
+           meeting_in_pieces(meeting_own_ask(meeting, meeting->met), meeting->size);
 }
 
 static bool streams(const struct meeting *meeting)

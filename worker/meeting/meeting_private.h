@@ -70,6 +70,13 @@ static inline uint64_t meeting_word(uint64_t round, uint64_t state)
     return round << MEETING_STATE_BITS | state;
 }
 
+/* What this rank asks for in a round of its line. The others may write to what is in its slot. */
+static inline const struct meeting_ask *meeting_own_ask(const struct meeting *meeting,
+                                                        uint64_t index)
+{
+    return &meeting->asks[index % MEETING_LINE];
+}
+
 /* Two ranks find out for themselves that both have come, and whether they ask for the same. */
 static inline bool meeting_is_pair(const struct meeting *meeting)
 {
@@ -123,8 +130,8 @@ enum meeting_verdict meeting_stream_move(struct meeting *meeting, uint64_t round
 void meeting_pass(const struct meeting *meeting, uint64_t round);
 /* This rank comes to a round that passes in pieces, and is to make all its turns. */
 void meeting_turns_begin(struct meeting *meeting, const struct meeting_ask *ask);
-/* Whether all ranks have come to the round, the latest, which passes in pieces; and whether this
- * rank's next turn of it is due. */
+/* Whether all ranks have come to the round, the first in this rank's line, and it passes in pieces;
+ * and whether this rank's next turn of it is due. */
 bool meeting_passing(const struct meeting *meeting, uint64_t round);
 bool meeting_turn_due(const struct meeting *meeting);
 /* Whether this one waits for the rank's next turn; of a stream, whether that rank can go on. */
