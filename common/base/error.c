@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/shown.h"
+
 static const char *const names[] = {
     "success",        "invalid argument",    "out of memory or limit reached",
     "timed out",      "daemon gone",         "rank lost",
@@ -21,11 +23,20 @@ const char *error_name(int code)
     return code == 0 || error_is_known(code) ? names[-code] : "unknown error";
 }
 
+/* What it is made of may be somebody else's words. */
+static void error_show(struct error *error)
+{
+    char text[ERROR_TEXT_BYTES];
+    memcpy(text, error->text, sizeof(text));
+    shown_copy(error->text, sizeof(error->text), text);
+}
+
 static int error_vset(struct error *error, int code, const char *format, va_list arguments)
 {
     if (error) {
         error->code = code;
         vsnprintf(error->text, sizeof(error->text), format, arguments);
+        error_show(error);
     }
     return code;
 }
@@ -62,6 +73,7 @@ void error_prefix(struct error *error, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(error->text, sizeof(error->text), format, arguments);
     va_end(arguments);
+    error_show(error);
     size_t used = strlen(error->text);
     snprintf(error->text + used, sizeof(error->text) - used, ": %s", old);
 }

@@ -31,7 +31,8 @@ enum error_code {
 
 struct error {
     int code;                    /* enum error_code; 0 when unset */
-    char text[ERROR_TEXT_BYTES]; /* NUL-terminated, one line, no final full stop or newline */
+    char text[ERROR_TEXT_BYTES]; /* NUL-terminated, one line, as it may be shown (shown.h), no
+                                  * final full stop or newline */
 };
 
 /* A constant English name for a code ("rank lost"); never NULL. */

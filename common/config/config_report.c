@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/shown.h"
+
 /* How much of a key or value that somebody wrote is repeated in a message. */
 #define CONFIG_QUOTE_BYTES 64
 
@@ -96,18 +98,19 @@ static void report_line(struct config_report *report, char *line)
 {
     struct config_problems *problems = report->problems;
     char **lines = line ? realloc(problems->lines, (problems->count + 1) * sizeof(*lines)) : NULL;
-    if (!lines) {
+    if (lines)
+        problems->lines = lines;
+    size_t room = line ? SHOWN_BYTES * strlen(line) + 1 : 0;
+    char *shown = lines ? malloc(room) : NULL;
+    if (!shown) {
         free(line);
         report->exhausted = true;
         return;
     }
     /* One problem stays one line, whatever the file, its name or jansson put into it. */
-    for (char *at = line; *at; at++) {
-        if ((unsigned char)*at < ' ' || *at == 0x7f)
-            *at = ' ';
-    }
-    problems->lines = lines;
-    lines[problems->count++] = line;
+    shown_copy(shown, room, line);
+    free(line);
+    lines[problems->count++] = shown;
 }
 
 /* NULL: out of memory. */

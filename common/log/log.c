@@ -1,6 +1,7 @@
 #include "common/log/log.h"
 
 #include "common/base/error.h"
+#include "common/base/shown.h"
 #include "common/log/log_ring.h"
 
 #include <errno.h>
@@ -144,23 +145,16 @@ void log_write(struct log *log, enum log_level level, const char *format, ...)
 {
     if (!log || log->fd < 0 || level > log->level)
         return;
-    char line[LOG_LINE_BYTES];
+    char line[LOG_LINE_BYTES], text[LOG_LINE_BYTES];
     const size_t prefix = log_prefix(log, level, line, sizeof(line));
-    size_t used = prefix;
     va_list arguments;
     va_start(arguments, format);
-    int wanted = vsnprintf(line + used, sizeof(line) - used - 1, format, arguments);
+    int wanted = vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    if (wanted > 0) {
-        size_t room = sizeof(line) - used - 2;
-        used += (size_t)wanted < room ? (size_t)wanted : room;
-    }
+    if (wanted < 0)
+        return;
     /* One event stays one line, whatever a peer's text held. */
-    for (size_t i = 0; i < used; i++) {
-        if ((unsigned char)line[i] < ' ')
-            line[i] = ' ';
-    }
-    line[used] = '\0';
+    size_t used = prefix + shown_copy(line + prefix, sizeof(line) - prefix - 1, text);
     if (log->ring && level <= LOG_LEVEL_WARNING)
         log_keep(log, level, line + prefix);
     line[used++] = '\n';

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/shown.h"
+
 void json_text_init(struct json_text *text)
 {
     *text = (struct json_text){0};
@@ -54,54 +56,45 @@ static void json_text_put(struct json_text *text, const char *string)
     json_text_raw(text, string, strlen(string));
 }
 
-/* Length of the UTF-8 sequence at s, or 0 when it is none (RFC 3629, table 3-7 of Unicode). */
-static size_t utf8_length(const unsigned char *s)
-{
-    if (s[0] < 0x80)
-        return 1;
-    size_t length = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-    if (s[0] < 0xc2 || s[0] > 0xf4)
-        return 0;
-    for (size_t i = 1; i < length; i++) {
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    }
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return length;
-}
-
 bool json_text_is_utf8(const char *value)
 {
-    const unsigned char *s = (const unsigned char *)value;
     size_t length = 1;
-    while (*s && length > 0) {
-        length = utf8_length(s);
-        s += length;
+    while (*value && length > 0) {
+        length = shown_utf8_length(value);
+        value += length;
     }
     return length > 0;
+}
+
+static void json_text_escape(struct json_text *text, const char *value)
+{
+    while (*value) {
+        size_t length = shown_utf8_length(value);
+        char escape[8];
+        if (length == 0) {
+            json_text_put(text, "?");
+        } else if (*value == '"' || *value == '\\') {
+            snprintf(escape, sizeof(escape), "\\%c", *value);
+            json_text_put(text, escape);
+        } else if ((unsigned char)*value < 0x20 || *value == 0x7f) {
+            snprintf(escape, sizeof(escape), "\\u%04x", (unsigned char)*value);
+            json_text_put(text, escape);
+        } else {
+            json_text_raw(text, value, length);
+        }
+        value += length ? length : 1;
+    }
 }
 
 static void json_text_quote(struct json_text *text, const char *value)
 {
     json_text_put(text, "\"");
-    for (const unsigned char *s = (const unsigned char *)value; *s;) {
-        size_t length = utf8_length(s);
-        char escape[8];
-        if (length == 0) {
-            json_text_put(text, "?");
-        } else if (*s == '"' || *s == '\\') {
-            snprintf(escape, sizeof(escape), "\\%c", *s);
-            json_text_put(text, escape);
-        } else if (*s < 0x20 || *s == 0x7f) {
-            snprintf(escape, sizeof(escape), "\\u%04x", *s);
-            json_text_put(text, escape);
-        } else {
-            json_text_raw(text, (const char *)s, length);
-        }
-        s += length ? length : 1;
+    while (text->shown && *value) {
+        char shown[SHOWN_BYTES];
+        value += shown_first(value, shown);
+        json_text_escape(text, shown);
     }
+    json_text_escape(text, value);
     json_text_put(text, "\"");
 }
 

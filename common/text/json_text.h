@@ -1,7 +1,7 @@
 /* JSON text, written front to back into one growing buffer. Commas and escapes are its business;
  * that objects and arrays are closed is the caller's. A key of NULL is for elements of arrays and
  * for the outermost value. Bytes that are not UTF-8 become '?', so that the text is always valid.
- * Running out of memory is remembered and told once, by json_text_take. Calls nothing. */
+ * Running out of memory is remembered and told once, by json_text_take. Calls common/base. */
 #ifndef COMMON_TEXT_JSON_TEXT_H
 #define COMMON_TEXT_JSON_TEXT_H
 
@@ -15,6 +15,8 @@ struct json_text {
     size_t capacity;
     bool comma; /* a value stands before the next one */
     bool failed;
+    bool shown; /* for people: set after json_text_init, strings are as common/base/shown.h has
+                 * them; else whoever reads the JSON gets each character */
 };
 
 /* Whether nothing of it would become '?'. */

@@ -129,6 +129,7 @@ static char *why_document(const struct control_why *why, const struct verdict *v
     const struct config *config = control->config;
     struct json_text text;
     json_text_init(&text);
+    text.shown = true;
     json_text_open_object(&text, NULL);
     json_text_string(&text, "type", "why");
     json_text_string(&text, "job", why->name);
@@ -344,6 +345,7 @@ char *control_why_document(struct control *control, size_t *length)
     if (!why_pages_open(control))
         return NULL;
     json_text_init(&text);
+    text.shown = true;
     json_text_raw(&text, "{\"type\":\"whys\",\"jobs\":[", 23);
     for (const struct job *job = coordinator_jobs(control->coordinator); job; job = job->hh.next) {
         struct control_why_page *page =

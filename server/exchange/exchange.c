@@ -5,7 +5,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "common/base/shown.h"
 #include "common/transport/transport.h"
 #include "server/exchange/exchange_group.h"
 #include "server/exchange/exchange_link.h"
@@ -256,15 +258,13 @@ static int message_error(struct exchange_group *group, uint32_t from,
     if (group_owner_index(group, from) == NO_INDEX)
         return error_set(error, ERR_PROTOCOL,
                          "an error for group %" PRIu32 ", in which it owns no shard", group->id);
-    char text[ERROR_TEXT_BYTES];
+    char text[ERROR_TEXT_BYTES], shown[ERROR_TEXT_BYTES];
     uint32_t bytes = header->payload_bytes < sizeof(text) - 1 ? header->payload_bytes
                                                               : (uint32_t)sizeof(text) - 1;
-    for (uint32_t i = 0; i < bytes; i++) {
-        uint8_t byte = buffer->data[WIRE_HEADER_BYTES + i];
-        text[i] = byte < ' ' ? ' ' : (char)byte; /* one line */
-    }
+    memcpy(text, buffer->data + WIRE_HEADER_BYTES, bytes);
     text[bytes] = '\0';
-    exchange_group_fail(group, header->status, text);
+    shown_copy(shown, sizeof(shown), text);
+    exchange_group_fail(group, header->status, shown);
     return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/shown.h"
 #include "common/text/size_text.h"
 
 #define CELL_BYTES 256
@@ -13,19 +14,6 @@
 #define COLUMNS_MAX 12
 
 /* --- cells ---------------------------------------------------------------------------------- */
-
-void shoalctl_format_text(const char *from, char *text, size_t room)
-{
-    size_t used = 0;
-    for (; *from && used + 1 < room; from++) {
-        const unsigned char *at = (const unsigned char *)from;
-        /* U+0080 to U+009F are controls, too. */
-        bool second = at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0;
-        text[used++] = at[0] < 0x20 || at[0] == 0x7f || second ? '?' : *from;
-        from += second;
-    }
-    text[used] = 0;
-}
 
 void shoalctl_format_duration(uint64_t seconds, char *text, size_t room)
 {
@@ -68,7 +56,7 @@ static void print_cell_text(const json_t *object, const char *key, char cell[CEL
 {
     const json_t *value = json_object_get(object, key);
     if (json_is_string(value) && json_string_length(value))
-        shoalctl_format_text(json_string_value(value), cell, CELL_BYTES);
+        shown_copy(cell, CELL_BYTES, json_string_value(value));
     else if (json_is_integer(value))
         snprintf(cell, CELL_BYTES, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else if (json_is_real(value))
@@ -185,7 +173,7 @@ static void print_waiting(FILE *out, const json_t *jobs)
         if (!cause)
             continue;
         print_cell_text(job, "name", name);
-        shoalctl_format_text(cause, text, sizeof(text));
+        shown_copy(text, sizeof(text), cause);
         fprintf(out, "job %s has all its ranks and waits to open: %s\n", name, text);
     }
 }
@@ -199,8 +187,7 @@ static void print_names(const json_t *names, char cell[CELL_BYTES])
     json_array_foreach((json_t *)names, i, name)
     {
         char text[CELL_BYTES];
-        shoalctl_format_text(json_is_string(name) ? json_string_value(name) : "-", text,
-                             sizeof(text));
+        shown_copy(text, sizeof(text), json_is_string(name) ? json_string_value(name) : "-");
         if (used + strlen(text) + 8 > CELL_BYTES) {
             snprintf(cell + used, CELL_BYTES - used, ", ...");
             return;
@@ -342,7 +329,7 @@ static void print_head(FILE *out, const json_t *status)
     print_cell_text(status, "instruction_set", set);
     const char *topology = json_string_value(json_object_get(status, "topology"));
     char machine[TOPOLOGY_BYTES]; /* with GPUs it is longer than others */
-    shoalctl_format_text(topology ? topology : "-", machine, sizeof(machine));
+    shown_copy(machine, sizeof(machine), topology ? topology : "-");
     fprintf(out, "reduction    %s, %s\n", set, machine);
 }
 

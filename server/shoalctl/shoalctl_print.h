@@ -14,7 +14,5 @@ void shoalctl_print_jobs(FILE *out, const json_t *status);
 void shoalctl_format_ranks(const json_t *ranks, char *text, size_t room);
 /* "90 s", "3 min", "2 h 5 min", "4 d 2 h". */
 void shoalctl_format_duration(uint64_t seconds, char *text, size_t room);
-/* Text of a peer or user: what is not printable becomes '?'. */
-void shoalctl_format_text(const char *from, char *text, size_t room);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/shown.h"
 #include "common/text/size_text.h"
 #include "server/shoalctl/shoalctl_print.h"
 
@@ -62,7 +63,7 @@ static void style_end(const struct canvas *canvas, const char *style)
 static void text_put(struct canvas *canvas, const char *style, unsigned width, const char *text)
 {
     char clean[CELL_BYTES];
-    shoalctl_format_text(text, clean, sizeof(clean));
+    shown_copy(clean, sizeof(clean), text);
     unsigned room = canvas->size.columns - canvas->column, put = 0;
     if (width && width < room)
         room = width;

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/shown.h"
 #include "common/format/message.h"
-#include "server/shoalctl/shoalctl_print.h"
 
 #define LINE_BYTES_MAX (64u << 20) /* of a status with every job and peer that limits allow */
 
@@ -115,7 +115,7 @@ int object_receive(struct conversation *talk, const char *type, uint32_t timeout
     if (got && strcmp(got, "error") == 0) {
         const char *text = json_string_value(json_object_get(read, "text"));
         char shown[512];
-        shoalctl_format_text(text ? text : "no reason given", shown, sizeof(shown));
+        shown_copy(shown, sizeof(shown), text ? text : "no reason given");
         result = error_set(error, ERR_REFUSED, "the daemon at %s says: %s", talk->path, shown);
     } else if (!got || strcmp(got, type) != 0) {
         result = error_set(error, ERR_PROTOCOL, "%s is no shoald: its answer is no \"%s\"",

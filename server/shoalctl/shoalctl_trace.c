@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/base/shown.h"
 #include "common/format/message.h"
 #include "common/log/progress.h"
 #include "common/reduce/dtype.h"
@@ -158,11 +159,11 @@ static void trace_report(const struct trace_options *options, const json_t *trac
     double seconds =
         (double)(trace_number(traced, "ended_ns") - trace_number(traced, "began_ns")) / 1e9;
     char job[256], node[256], end[64];
-    shoalctl_format_text(options->job, job, sizeof(job));
+    shown_copy(job, sizeof(job), options->job);
     const char *name = json_string_value(json_object_get(traced, "node"));
-    shoalctl_format_text(name ? name : "?", node, sizeof(node));
+    shown_copy(node, sizeof(node), name ? name : "?");
     const char *why = json_string_value(json_object_get(traced, "end"));
-    shoalctl_format_text(why ? why : "?", end, sizeof(end));
+    shown_copy(end, sizeof(end), why ? why : "?");
     fprintf(out, "%s: %.3f s of job '%s' on node %s, %" PRIu32 " records\n", path, seconds, job,
             node, count);
     if (strcmp(end, "time") != 0)
@@ -217,7 +218,7 @@ static int traced_receive(struct conversation *talk, const struct trace_options 
     char job[256];
     struct progress progress;
     progress_open(&progress);
-    shoalctl_format_text(options->job, job, sizeof(job));
+    shown_copy(job, sizeof(job), options->job);
     int result;
     do {
         uint32_t shown_ms = past_ms < options->duration_ms ? past_ms : options->duration_ms;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/shown.h"
 #include "common/format/message.h"
 #include "server/shoalctl/shoalctl_print.h"
 
@@ -24,7 +25,7 @@ static long long why_count(const json_t *why, const char *key)
 static void why_name(const json_t *why, const char *key, char name[NAME_BYTES])
 {
     const char *value = json_string_value(json_object_get(why, key));
-    shoalctl_format_text(value ? value : "-", name, NAME_BYTES);
+    shown_copy(name, NAME_BYTES, value ? value : "-");
 }
 
 /* --- the lines -------------------------------------------------------------------------------- */
@@ -104,7 +105,7 @@ static void why_print_head(FILE *out, const json_t *why)
     json_array_foreach((json_t *)silent, i, node)
     {
         const char *text = json_string_value(node);
-        shoalctl_format_text(text ? text : "-", name, sizeof(name));
+        shown_copy(name, sizeof(name), text ? text : "-");
         fprintf(out, "%s%s", i ? ", " : "; no answer of node ", name);
         if (i == 3 && json_array_size(silent) > 4) {
             fprintf(out, " and %zu more", json_array_size(silent) - 4);

@@ -516,6 +516,7 @@ char *status_document(const struct status_source *source, size_t *length)
     if (status_waiting_collect(&waiting, source->coordinator) < 0)
         return NULL;
     json_text_init(&text);
+    text.shown = true;
     json_text_open_object(&text, NULL);
     json_text_string(&text, "type", "status");
     json_text_string(&text, "software", source->software);

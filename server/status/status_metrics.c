@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/shown.h"
 #include "common/text/json_text.h" /* for its growing buffer */
 #include "server/status/status.h"
 #include "server/status/status_daemon.h"
@@ -49,11 +50,13 @@ static void metrics_put_gauge(struct json_text *text, const char *name, const ch
 
 const char *metrics_label(const char *value, char escaped[2 * CONFIG_NAME_BYTES + 1])
 {
+    char shown[2 * CONFIG_NAME_BYTES];
     size_t used = 0;
-    for (; *value && used < 2 * CONFIG_NAME_BYTES - 1; value++) {
-        if (*value == '"' || *value == '\\')
+    shown_copy(shown, sizeof(shown), value);
+    for (const char *s = shown; *s && used < 2 * CONFIG_NAME_BYTES - 1; s++) {
+        if (*s == '"' || *s == '\\')
             escaped[used++] = '\\';
-        escaped[used++] = (unsigned char)*value < ' ' ? ' ' : *value;
+        escaped[used++] = *s;
     }
     escaped[used] = '\0';
     return escaped;

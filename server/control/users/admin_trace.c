@@ -70,6 +70,7 @@ static void tracing_send_document(struct control_worker *worker, struct json_tex
 static void tracing_document_begin(struct json_text *text, const char *type)
 {
     json_text_init(text);
+    text->shown = true;
     json_text_open_object(text, NULL);
     json_text_string(text, "type", type);
 }

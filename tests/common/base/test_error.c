@@ -66,6 +66,23 @@ START_TEST(a_system_error_has_the_systems_words)
 }
 END_TEST
 
+/* Whoever chose a name, or the words of another error, does nothing to the terminal. */
+START_TEST(words_of_others_are_shown)
+{
+    struct error error = {0};
+    error_set(&error, ERR_LOST, "job '%s'", "\x1b[2J\n");
+    ck_assert_str_eq(error.text, "job '\\u001b[2J\\u000a'");
+    error_prefix(&error, "node %s",
+                 "\xe2\x80\xae"
+                 "a\x7f");
+    ck_assert_str_eq(error.text, "node \\u202ea\\u007f: job '\\u001b[2J\\u000a'");
+    error_set_errno(&error, ENOENT,
+                    "\xc2\x9b"
+                    "2J");
+    ck_assert_ptr_eq(strstr(error.text, "\\u009b2J: "), error.text);
+}
+END_TEST
+
 START_TEST(a_prefix_keeps_the_code)
 {
     struct error error;
@@ -127,6 +144,7 @@ int main(void)
     tcase_add_test(tests, nobody_needs_to_want_the_text);
     tcase_add_test(tests, a_system_error_has_the_systems_words);
     tcase_add_test(tests, a_prefix_keeps_the_code);
+    tcase_add_test(tests, words_of_others_are_shown);
     tcase_add_test(tests, long_texts_are_cut);
     tcase_add_test(tests, set_with_arguments_already_taken);
     suite_add_tcase(suite, tests);

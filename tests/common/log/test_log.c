@@ -100,7 +100,7 @@ START_TEST(an_event_stays_one_line)
     char line[128];
     log_warning(&log, "%s", "a\nb\r\tc\x1b[2Jd");
     take(reader, line, sizeof(line));
-    ck_assert_str_eq(line, "<4>a b  c [2Jd\n");
+    ck_assert_str_eq(line, "<4>a\\u000ab\\u000d\\u0009c\\u001b[2Jd\n");
     close_log(&log, reader);
 }
 END_TEST

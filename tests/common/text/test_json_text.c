@@ -184,6 +184,26 @@ START_TEST(test_every_character_comes_back)
 }
 END_TEST
 
+/* For people: the escape itself is the string, so that whoever decodes the JSON can print it. */
+START_TEST(test_shown)
+{
+    static const char *const strings[][2] = {
+        {"plain \"a\\", "plain \"a\\"}, {"\x1b[2J\n", "\\u001b[2J\\u000a"}, {"\x7f", "\\u007f"},
+        {"\xc2\x9b", "\\u009b"},        {"\xe2\x80\xae", "\\u202e"},        {"\x9b", "\\x9b"},
+    };
+    for (size_t i = 0; i < sizeof(strings) / sizeof(strings[0]); i++) {
+        text.shown = true;
+        json_text_string(&text, NULL, strings[i][0]);
+        char *taken = json_text_take(&text, NULL);
+        json_t *json = json_loads(taken, JSON_DECODE_ANY, NULL);
+        ck_assert_msg(json_is_string(json), "%s", taken);
+        ck_assert_str_eq(json_string_value(json), strings[i][1]);
+        json_decref(json);
+        free(taken);
+    }
+}
+END_TEST
+
 static const char *const good[] = {
     "",
     "\x7f",
@@ -306,6 +326,7 @@ int main(void)
     tcase_add_test(cases, test_numbers_at_their_ends);
     tcase_add_test(cases, test_reals);
     tcase_add_test(cases, test_every_character_comes_back);
+    tcase_add_test(cases, test_shown);
     tcase_add_loop_test(cases, test_utf8_stays, 0, sizeof(good) / sizeof(good[0]));
     tcase_add_loop_test(cases, test_what_is_no_utf8_is_replaced, 0, sizeof(bad) / sizeof(bad[0]));
     tcase_add_loop_test(cases, test_random_bytes_are_always_valid, 0, 4);

@@ -204,30 +204,6 @@ START_TEST(test_format_duration)
 }
 END_TEST
 
-START_TEST(test_format_text)
-{
-    char text[8];
-    shoalctl_format_text("a\033[2Jb", text, sizeof(text));
-    ck_assert_str_eq(text, "a?[2Jb");
-    shoalctl_format_text("0123456789", text, sizeof(text));
-    ck_assert_str_eq(text, "0123456");
-    shoalctl_format_text("t\xc3\xa4t", text, sizeof(text)); /* UTF-8 stays */
-    ck_assert_str_eq(text, "t\xc3\xa4t");
-}
-END_TEST
-
-/* Bytes below a blank are not all that a terminal acts on: U+009B is an escape and "[" in one. */
-START_TEST(test_text_of_others)
-{
-    char text[64];
-    shoalctl_format_text("a\033[31m\x7f\xc2\x80\xc2\x9b\xc2\xa0\xc3\x9f\xe2\x82\xac", text,
-                         sizeof(text));
-    ck_assert_str_eq(text, "a?[31m???\xc2\xa0\xc3\x9f\xe2\x82\xac");
-    shoalctl_format_text("\xc2", text, sizeof(text));
-    ck_assert_str_eq(text, "\xc2");
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("shoalctl_print");
@@ -240,8 +216,6 @@ int main(void)
     tcase_add_test(tests, test_missing_and_odd_keys);
     tcase_add_test(tests, test_format_ranks);
     tcase_add_test(tests, test_format_duration);
-    tcase_add_test(tests, test_format_text);
-    tcase_add_test(tests, test_text_of_others);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

@@ -124,7 +124,7 @@ START_TEST(test_hostile_documents)
     json_t *why = document("link slow", "%s%n\x1b[2J");
     json_object_set_new(why, "job", json_string("%R\n%n"));
     json_object_set_new(why, "of_node", json_string("%T\x7f"));
-    expect_part(why, "the link from node %T? to node %s%n?[2J is slow");
+    expect_part(why, "the link from node %T\\u007f to node %s%n\\u001b[2J is slow");
     expect_part(json_object(), "who        -\n");
     expect_part(json_pack("{s[] s{} s[i]}", "kind", "of_node", "silent_nodes", 1), "job        -");
     expect_part(json_pack("{ss}", "kind", "%R %N %"), "who        %R %N %\n");

@@ -274,6 +274,36 @@ START_TEST(test_gathering)
 }
 END_TEST
 
+static const struct {
+    const char *text, *shown;
+    bool name; /* else no job may have it for its name */
+} controls[] = {{"\xc2\x9b"
+                 "2J",
+                 "\\u009b2J", true},
+                {"\xe2\x80\xae"
+                 "a",
+                 "\\u202ea", true},
+                {"\x1b]0;x\x07", "\\u001b]0;x\\u0007", false},
+                {"a\x7f\n", "a\\u007f\\u000a", false}};
+
+/* Names and words of others reach a terminal or a page as escapes. */
+START_TEST(test_controls)
+{
+    network_join(network, 0, controls[_i].text, 2, 0, -1, 0);
+    network_settle(network);
+    snprintf(membership.peers[1].reason, sizeof(membership.peers[1].reason), "%s",
+             controls[_i].text);
+    json_t *status = document();
+    if (controls[_i].name)
+        expect_text(job_of(status, 0), "name", controls[_i].shown);
+    else
+        ck_assert_ptr_null(job_of(status, 0));
+    expect_text(json_array_get(json_object_get(status, "peers"), 0), "last_error",
+                controls[_i].shown);
+    json_decref(status);
+}
+END_TEST
+
 START_TEST(test_joining_elsewhere)
 {
     network_join(network, 0, network_name_at(network, 1), 3, -1, -1, 0);
@@ -590,6 +620,7 @@ int main(void)
     tcase_add_test(cases, test_peers);
     tcase_add_test(cases, test_away);
     tcase_add_test(cases, test_gathering);
+    tcase_add_loop_test(cases, test_controls, 0, sizeof(controls) / sizeof(controls[0]));
     tcase_add_test(cases, test_joining_elsewhere);
     tcase_add_test(cases, test_running_late_failed);
     tcase_add_test(cases, test_left_ranks_are_missing);

@@ -1,0 +1,23 @@
+/* Text of others as a person may be shown it: characters that a terminal obeys, or that change the
+ * order of what is read, become escapes. So a name or an error's text that somebody else chose
+ * moves no cursor and hides nothing, wherever it ends up. Pure. Calls nothing.
+ *
+ * Shown as \uXXXX: C0, DEL, C1, the marks, embeddings and isolates of bidirectional text, and the
+ * separators of lines and paragraphs. Shown as \xXX: bytes that are not UTF-8, since some terminals
+ * take them for C1. What is shown once is not changed again. */
+#ifndef COMMON_BASE_SHOWN_H
+#define COMMON_BASE_SHOWN_H
+
+#include <stddef.h>
+
+#define SHOWN_BYTES 8 /* of one character, and its end */
+
+/* Length of the UTF-8 sequence at `text`, or 0 when it is none (RFC 3629, table 3-7 of Unicode). */
+size_t shown_utf8_length(const char *text);
+/* The first character of `text`, which is not empty, as it is shown. How many bytes of it that was.
+ */
+size_t shown_first(const char *text, char shown[SHOWN_BYTES]);
+/* All of it, as far as there is room, ended by a zero. Returns how long it has become. */
+size_t shown_copy(char *to, size_t room, const char *text);
+
+#endif
