@@ -17,6 +17,7 @@
 #include "common/base/env.h"
 #include "common/base/oom_score.h"
 #include "common/base/sd_notify.h"
+#include "common/base/unmapped.h"
 #include "common/config/config.h"
 #include "common/log/log.h"
 #include "common/log/log_ring.h"
@@ -343,6 +344,12 @@ static int daemon_start_control(struct daemon *daemon, struct error *error)
         .notice_context = daemon,
     };
     daemon->signal_fd = -1;
+    unmapped_read(&options.unmapped);
+    if (options.unmapped.any)
+        log_warning(&daemon->log,
+                    "not all users have a number in the user namespace of this daemon: whoever is "
+                    "user %" PRIu32 " here may be anybody, and is refused",
+                    options.unmapped.uid);
     return control_create(&daemon->control, &options, error);
 }
 

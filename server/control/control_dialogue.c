@@ -1,5 +1,6 @@
 /* What a connection on the Unix socket says, from its first word on: a worker's lines go to the
  * coordinator, those of shoalctl to administration. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,6 +254,39 @@ static void dialogue_on_line(void *context, char *line, size_t length)
         dialogue_reject(worker, error.text);
 }
 
+/* Nobody whom the daemon knows more of than the descriptor: told why, and closed. */
+static void dialogue_send_away(struct control *control, int fd, const struct ucred *credentials,
+                               int code, const char *why)
+{
+    struct message refusal = {.type = MESSAGE_ERROR, .code = code};
+    size_t bytes;
+    snprintf(refusal.text, sizeof(refusal.text), "%s", why);
+    char *line = message_encode(&refusal, &bytes);
+    ssize_t sent = line ? send(fd, line, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
+    (void)sent; /* it is closed either way */
+    free(line);
+    log_throttled(control->log, log_throttle_of(&control->user_lines, credentials->uid),
+                  clock_now_ns(), LOG_LEVEL_WARNING,
+                  "connection of process %d of user %u is refused: %s", credentials->pid,
+                  credentials->uid, why);
+    control_close_connection(control, credentials->uid, fd);
+}
+
+/* A number that stands for all users without one in this user namespace is nobody's. */
+static bool dialogue_knows(struct control *control, const struct ucred *credentials, int fd)
+{
+    const struct unmapped *unmapped = &control->options.unmapped;
+    if (!unmapped->any || credentials->uid != unmapped->uid)
+        return true;
+    char why[ERROR_TEXT_BYTES];
+    snprintf(why, sizeof(why),
+             "the daemon of node %s cannot tell who this is: in its user namespace user %" PRIu32
+             " stands for all that have no number there (map this user into it)",
+             control->config->node, unmapped->uid);
+    dialogue_send_away(control, fd, credentials, ERR_REFUSED, why);
+    return false;
+}
+
 void control_dialogue_accept(struct control *control, int fd)
 {
     static const struct control_stream_handlers handlers = {dialogue_on_line, dialogue_on_end};
@@ -262,6 +296,8 @@ void control_dialogue_accept(struct control *control, int fd)
         control_close_connection(control, CONTROL_ANY_USER, fd);
         return;
     }
+    if (!dialogue_knows(control, &credentials, fd))
+        return;
     if (control_worker_is_one_too_many(control, &credentials)) {
         control_close_connection(control, credentials.uid, fd);
         return;
@@ -292,20 +328,11 @@ void control_dialogue_accept(struct control *control, int fd)
 void control_dialogue_turn_away(struct control *control, int fd)
 {
     struct ucred credentials = {.uid = CONTROL_ANY_USER};
-    struct message refusal = {.type = MESSAGE_ERROR, .code = ERR_MEMORY};
     socklen_t length = sizeof(credentials);
-    size_t bytes;
+    char why[ERROR_TEXT_BYTES];
     getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length);
-    snprintf(refusal.text, sizeof(refusal.text),
+    snprintf(why, sizeof(why),
              "the daemon of node %s has no descriptors left for another connection",
              control->config->node);
-    char *line = message_encode(&refusal, &bytes);
-    ssize_t sent = line ? send(fd, line, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
-    (void)sent; /* it is closed either way */
-    free(line);
-    log_throttled(control->log, log_throttle_of(&control->user_lines, credentials.uid),
-                  clock_now_ns(), LOG_LEVEL_WARNING,
-                  "connection of process %d of user %u is refused: no descriptors are left",
-                  credentials.pid, credentials.uid);
-    control_close_connection(control, credentials.uid, fd);
+    dialogue_send_away(control, fd, &credentials, ERR_MEMORY, why);
 }

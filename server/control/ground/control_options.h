@@ -6,6 +6,7 @@
 
 #include "common/auth/credentials.h"
 #include "common/base/error.h"
+#include "common/base/unmapped.h"
 #include "common/config/config.h"
 #include "common/log/log.h"
 #include "server/engine/engine.h"
@@ -41,6 +42,7 @@ struct control_options {
     struct control_engine engine;
     const char *instruction_set; /* for the status: what reductions use */
     const char *topology;        /* for the status: one line about this machine */
+    struct unmapped unmapped;    /* whose number is refused at the Unix socket */
     /* Bound sockets to use instead of binding, or -1. Taken over. */
     int listen_fd;     /* TCP */
     int socket_fd;     /* Unix */

@@ -24,6 +24,8 @@ static bool is_root(void)
     return geteuid() == 0;
 }
 
+static struct unmapped unmapped; /* of the daemon */
+
 static void begin(bool keep_arenas, uint64_t arenas)
 {
     struct error error = {0};
@@ -33,6 +35,7 @@ static void begin(bool keep_arenas, uint64_t arenas)
     daemon_under_test = control_daemon_create(directory, 1, 0, &port);
     daemon_under_test->config.socket_mode = 0666;
     daemon_under_test->config.workers = WORKERS;
+    daemon_under_test->options.unmapped = unmapped;
     daemon_under_test->config.user_bytes = arenas * ARENA_LEAST_BYTES;
     if (keep_arenas)
         control_daemon_keep_arenas(daemon_under_test);
@@ -52,6 +55,18 @@ static void setup_keeping(void)
 static void setup_two_ranks(void)
 {
     begin(false, 3);
+}
+
+static void setup_unmapped(void)
+{
+    unmapped = (struct unmapped){.any = true, .uid = ALICE};
+    begin(false, 2);
+}
+
+static void setup_unmapped_root(void)
+{
+    unmapped = (struct unmapped){.any = true, .uid = 0};
+    begin(false, 2);
 }
 
 static void teardown(void)
@@ -336,6 +351,56 @@ START_TEST(test_no_limit_for_root)
 }
 END_TEST
 
+static void expect_refused(uint32_t uid, const char *line)
+{
+    struct control_client client;
+    struct message message;
+    become(uid);
+    control_client_open(&client, daemon_under_test);
+    become(0);
+    ssize_t sent = send(client.fd, line, strlen(line), MSG_NOSIGNAL);
+    (void)sent; /* the end may have come before */
+    control_client_expect(&client, MESSAGE_ERROR, &message);
+    ck_assert_int_eq(message.code, ERR_REFUSED);
+    ck_assert_ptr_nonnull(strstr(message.text, "cannot tell who this is"));
+    message_clear(&message);
+    ck_assert_ptr_null(control_client_line(&client));
+    control_client_close(&client);
+}
+
+/* Where one number stands for many users, whoever has it gets nothing, whatever he asks for. */
+START_TEST(test_nobody_knows_him)
+{
+    static const char *const lines[] = {
+        "{\"type\":\"hello\",\"protocol\":2,\"software\":\"test\",\"pid\":1}\n",
+        "{\"type\":\"status\"}\n", "{\"type\":\"drain\"}\n",
+        "{\"type\":\"trace\",\"job\":\"a\",\"seconds\":1}\n"};
+    struct control_client client;
+    if (!is_root()) {
+        suite_skip("test_nobody_knows_him", "only root can connect as others");
+        return;
+    }
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+        expect_refused(ALICE, lines[i]);
+    open_as(&client, BOB);
+    control_client_close(&client);
+}
+END_TEST
+
+/* Not even if the number is one that may do more. */
+START_TEST(test_nobody_knows_root)
+{
+    struct control_client client;
+    if (!is_root()) {
+        suite_skip("test_nobody_knows_root", "only root can connect as others");
+        return;
+    }
+    expect_refused(0, "{\"type\":\"drain\"}\n");
+    open_as(&client, BOB);
+    control_client_close(&client);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("control_users");
@@ -358,5 +423,13 @@ int main(void)
     tcase_add_checked_fixture(keeping, setup_keeping, teardown);
     tcase_add_test(keeping, test_arenas_that_are_left);
     suite_add_tcase(suite, keeping);
+    TCase *nobody = tcase_create("a number of many users");
+    tcase_add_checked_fixture(nobody, setup_unmapped, teardown);
+    tcase_add_test(nobody, test_nobody_knows_him);
+    suite_add_tcase(suite, nobody);
+    TCase *nobody_root = tcase_create("root's number of many users");
+    tcase_add_checked_fixture(nobody_root, setup_unmapped_root, teardown);
+    tcase_add_test(nobody_root, test_nobody_knows_root);
+    suite_add_tcase(suite, nobody_root);
     return suite_main(suite);
 }
