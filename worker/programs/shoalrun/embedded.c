@@ -17,6 +17,7 @@
 
 #include "common/base/env.h"
 #include "common/config/config.h"
+#include "worker/programs/step/fresh_secret.h"
 
 #define EXTRA_BYTES_MAX (1u << 20)
 #define LOG_TAIL_BYTES 4096
@@ -191,10 +192,18 @@ static int daemons_listen(struct embedded *embedded, uint32_t worker_nodes, stru
     return 0;
 }
 
+static int secret_write(const char *path, struct error *error)
+{
+    char secret[FRESH_SECRET_BYTES];
+    int result = fresh_secret(secret, error);
+    return result ? result : embedded_file_write(path, secret, error);
+}
+
 static int configs_write(struct embedded *embedded, const struct launch_options *options,
                          const char *extra, struct error *error)
 {
     uint16_t ports[LAUNCH_NODES_MAX];
+    char secret_path[sizeof(embedded->directory) + 16];
     long long pinned_bytes;
     /* What the workers may pin, whose daemons these are, is theirs to say. */
     int read =
@@ -203,6 +212,10 @@ static int configs_write(struct embedded *embedded, const struct launch_options 
         return read;
     if (pinned_bytes > 0 && pinned_bytes < CONFIG_LEAST_PINNED_BYTES)
         pinned_bytes = CONFIG_LEAST_PINNED_BYTES;
+    snprintf(secret_path, sizeof(secret_path), "%s/secret", embedded->directory);
+    int written = secret_write(secret_path, error);
+    if (written < 0)
+        return written;
     for (uint32_t i = 0; i < embedded->count; i++)
         ports[i] = embedded->daemons[i].port;
     struct launch_config config = {
@@ -211,6 +224,7 @@ static int configs_write(struct embedded *embedded, const struct launch_options 
         .ports = ports,
         .provider = options->provider,
         .pinned_bytes = (uint64_t)pinned_bytes,
+        .secret_path = secret_path,
         .extra = extra,
         .extra_name = options->config_path,
     };

@@ -82,14 +82,17 @@ void launch_weights(uint32_t worker_nodes, uint32_t cpu_nodes, uint32_t *worker_
 /* What the configurations of a run's daemons are made of. */
 struct launch_config {
     uint32_t worker_nodes, cpu_nodes;
-    const uint16_t *ports;  /* [worker_nodes + cpu_nodes]: control ports on 127.0.0.1 */
-    const char *provider;   /* NULL: the daemon's default */
-    uint64_t pinned_bytes;  /* that workers may pin; 0: the daemon's default */
-    const char *extra;      /* JSON text of an object whose keys come on top; NULL: none */
-    const char *extra_name; /* what `extra` is called in messages */
+    const uint16_t *ports;   /* [worker_nodes + cpu_nodes]: control ports on 127.0.0.1 */
+    const char *provider;    /* NULL: the daemon's default */
+    uint64_t pinned_bytes;   /* that workers may pin; 0: the daemon's default */
+    const char *secret_path; /* of the secret of this run; NULL: none */
+    const char *extra;       /* JSON text of an object whose keys come on top; NULL: none */
+    const char *extra_name;  /* what `extra` is called in messages */
 };
-/* The configuration of daemon number `self`; *text is the caller's to free. ERR_CONFIG when `extra`
- * is no JSON object. */
+/* The configuration of daemon number `self`. The daemons know each other by the secret of the run,
+ * unless `extra` has them do so otherwise; on loopback nobody hears what goes between them, so that
+ * it is not encrypted unless `extra` says so. *text is the caller's to free. ERR_CONFIG when
+ * `extra` is no JSON object. */
 int launch_config_text(const struct launch_config *config, uint32_t self, const char *socket_path,
                        char **text, struct error *error);
 /* Whether the daemons have `recovery`: jobs outlive one that is killed. */

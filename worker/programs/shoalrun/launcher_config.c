@@ -96,6 +96,19 @@ static int extra_merge(json_t *root, const struct launch_config *config, struct 
     return result;
 }
 
+/* Whoever reaches the port could be one of the daemons: on top of what the user has said. */
+static int secret_add(json_t *root, const struct launch_config *config, struct error *error)
+{
+    if (!config->secret_path || json_object_get(root, "secret_file") ||
+        json_object_get(root, "certificate_file"))
+        return 0;
+    if (json_object_set_new(root, "secret_file", json_string(config->secret_path)) ||
+        (!json_object_get(root, "protect") &&
+         json_object_set_new(root, "protect", json_string("none"))))
+        return error_set(error, ERR_MEMORY, "out of memory");
+    return 0;
+}
+
 int launch_config_text(const struct launch_config *config, uint32_t self, const char *socket_path,
                        char **text, struct error *error)
 {
@@ -103,6 +116,8 @@ int launch_config_text(const struct launch_config *config, uint32_t self, const 
     if (!root)
         return error_set(error, ERR_MEMORY, "cannot write the configuration of node %u", self);
     int result = extra_merge(root, config, error);
+    if (result == 0)
+        result = secret_add(root, config, error);
     if (result == 0) {
         char *dumped = json_dumps(root, JSON_INDENT(2));
         if (dumped)

@@ -11,13 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/env.h"
 #include "worker/programs/step/door.h"
+#include "worker/programs/step/fresh_secret.h"
 #include "worker/programs/step/munge.h"
 
 #define COMING_BYTES 256
@@ -226,16 +226,6 @@ static int meet_gather(const struct meeting *meeting, struct door *door, int *co
     return 0;
 }
 
-static int meet_make_secret(char secret[STEP_SECRET_BYTES], struct error *error)
-{
-    unsigned char random[(STEP_SECRET_BYTES - 1) / 2];
-    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
-        return error_set_errno(error, errno, "cannot get random bytes");
-    for (size_t i = 0; i < sizeof(random); i++)
-        snprintf(secret + 2 * i, 3, "%02x", random[i]);
-    return 0;
-}
-
 static int meet_answer(const struct meeting *meeting, const int *connections,
                        const struct step_roster *roster, struct error *error)
 {
@@ -275,7 +265,7 @@ static int meet_as_first(const struct meeting *meeting, struct step_roster *rost
     if (code == 0)
         code = meet_listen(connections[1], listener, roster->addresses[0], error);
     if (code == 0)
-        code = meet_make_secret(roster->secret, error);
+        code = fresh_secret(roster->secret, error);
     if (code == 0)
         code = meet_answer(meeting, connections, roster, error);
     for (uint32_t i = 0; i < nodes; i++)

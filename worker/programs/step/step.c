@@ -159,7 +159,7 @@ void step_roster_clear(struct step_roster *roster)
 char *step_roster_write(const struct step *step, const struct step_roster *roster)
 {
     size_t bytes =
-        STEP_NAME_BYTES + STEP_SECRET_BYTES + 2 + (size_t)roster->nodes * (STEP_ADDRESS_BYTES + 1);
+        STEP_NAME_BYTES + FRESH_SECRET_BYTES + 2 + (size_t)roster->nodes * (STEP_ADDRESS_BYTES + 1);
     char *text = malloc(bytes);
     if (!text)
         return NULL;
@@ -176,8 +176,8 @@ int step_roster_read(const struct step *step, const char *text, struct step_rost
     if (code < 0)
         return code;
     const char *secret = step_word(&text, roster->secret, sizeof(roster->secret));
-    bool good = secret && strlen(secret) == STEP_SECRET_BYTES - 1 &&
-                strspn(secret, "0123456789abcdef") == STEP_SECRET_BYTES - 1;
+    bool good = secret && strlen(secret) == FRESH_SECRET_BYTES - 1 &&
+                strspn(secret, "0123456789abcdef") == FRESH_SECRET_BYTES - 1;
     for (uint32_t i = 0; good && i < roster->nodes; i++)
         good = step_word(&text, roster->addresses[i], STEP_ADDRESS_BYTES) &&
                step_is_address(roster->addresses[i]);

@@ -6,12 +6,12 @@
 #include <stdint.h>
 
 #include "common/base/error.h"
+#include "worker/programs/step/fresh_secret.h"
 
 #define STEP_NODES_MAX 4096u
 #define STEP_NAME_BYTES 64
 #define STEP_HOST_BYTES 256
 #define STEP_ADDRESS_BYTES 32 /* "255.255.255.255:65535" */
-#define STEP_SECRET_BYTES 65  /* 32 random bytes, in hexadecimal */
 
 struct step {
     char name[STEP_NAME_BYTES]; /* "slurm-JOB-STEP" */
@@ -38,7 +38,7 @@ int step_coming_read(const struct step *step, const char *text, uint32_t *node,
 /* Who they all are, and what their daemons prove to each other. */
 struct step_roster {
     uint32_t nodes;
-    char secret[STEP_SECRET_BYTES];
+    char secret[FRESH_SECRET_BYTES];
     char (*addresses)[STEP_ADDRESS_BYTES]; /* [nodes] */
 };
 /* ERR_MEMORY. step_roster_clear in every case. */

@@ -348,6 +348,38 @@ START_TEST(test_config_recovers)
 }
 END_TEST
 
+/* Daemons of a run are never without a secret; what the user says of it holds. */
+START_TEST(test_config_secret)
+{
+    static const struct {
+        const char *extra, *secret_file, *protect;
+    } rows[] = {
+        {NULL, "/run/secret", "none"},
+        {"{\"protect\":\"encrypt\"}", "/run/secret", "encrypt"},
+        {"{\"secret_file\":\"/own\"}", "/own", NULL},
+        {"{\"secret_file\":\"/own\",\"protect\":\"none\"}", "/own", "none"},
+        {"{\"certificate_file\":\"/c\",\"key_file\":\"/k\",\"authority_file\":\"/a\"}", NULL, NULL},
+        {"{\"timeouts\":{\"peer_ms\":700}}", "/run/secret", "none"},
+    };
+    uint16_t ports[] = {1, 2};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct launch_config config = {.worker_nodes = 2,
+                                       .ports = ports,
+                                       .secret_path = "/run/secret",
+                                       .extra = rows[i].extra};
+        struct error error = {0};
+        char *text;
+        ck_assert_int_eq(launch_config_text(&config, 0, "/tmp/n.sock", &text, &error), 0);
+        json_t *root = json_loads(text, 0, NULL);
+        ck_assert_pstr_eq(json_string_value(json_object_get(root, "secret_file")),
+                          rows[i].secret_file);
+        ck_assert_pstr_eq(json_string_value(json_object_get(root, "protect")), rows[i].protect);
+        json_decref(root);
+        free(text);
+    }
+}
+END_TEST
+
 START_TEST(test_config_text_bad_extra)
 {
     uint16_t port = 9;
@@ -391,6 +423,7 @@ int main(void)
     tcase_add_test(plan, test_config_text);
     tcase_add_test(plan, test_config_heartbeats);
     tcase_add_test(plan, test_config_recovers);
+    tcase_add_test(plan, test_config_secret);
     tcase_add_test(plan, test_config_text_bad_extra);
     suite_add_tcase(suite, plan);
     return suite_main(suite);

@@ -140,7 +140,7 @@ END_TEST
 static void make_roster(struct step_roster *roster)
 {
     ck_assert_int_eq(step_roster_init(roster, 3, NULL), 0);
-    memset(roster->secret, 'a', STEP_SECRET_BYTES - 1);
+    memset(roster->secret, 'a', FRESH_SECRET_BYTES - 1);
     for (uint32_t i = 0; i < 3; i++)
         snprintf(roster->addresses[i], STEP_ADDRESS_BYTES, "10.0.0.%u:%u", i + 1, 7000 + i);
 }
