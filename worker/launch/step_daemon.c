@@ -1,5 +1,6 @@
 #include "worker/launch/step_daemon.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,6 +28,8 @@
 #include "common/text/number_text.h"
 #include "worker/launch/launched.h"
 
+#define FOLDERS "/tmp"
+#define OTHER_NAME "-XXXXXX" /* behind a name that somebody else has taken */
 #define FOLDER_BYTES 80
 #define SAID_BYTES 400
 #define CONFIGURED_ANSWER_MS 5000
@@ -37,7 +40,8 @@
 
 /* Where the tasks of a node meet. */
 struct step_place {
-    char folder[FOLDER_BYTES];
+    char name[FOLDER_BYTES];   /* of the folder, unless somebody else has that */
+    char folder[FOLDER_BYTES]; /* "": there is none yet */
     char socket_path[STEP_DAEMON_PATH_BYTES], alive_path[STEP_DAEMON_PATH_BYTES];
     bool first; /* this task has the daemon started */
 };
@@ -99,30 +103,73 @@ static int step_place_read(struct step_place *place)
     if (step_number("SLURM_RESTART_COUNT", &restart))
         restart = 0;
     /* Not TMPDIR, whose path may be too long for a socket's name. */
-    snprintf(place->folder, sizeof(place->folder),
-             "/tmp/shoal-step-%ju-%" PRIu64 ".%" PRIu64 ".%" PRIu64 "-%" PRIu64,
+    place->folder[0] = '\0';
+    snprintf(place->name, sizeof(place->name),
+             FOLDERS "/shoal-step-%ju-%" PRIu64 ".%" PRIu64 ".%" PRIu64 "-%" PRIu64,
              (uintmax_t)geteuid(), job, step, restart, node);
-    snprintf(place->socket_path, sizeof(place->socket_path), "%s/shoald.sock", place->folder);
-    snprintf(place->alive_path, sizeof(place->alive_path), "%s/alive", place->folder);
     place->first = local == 0;
     return 1;
 }
 
-/* Its name is known before: anybody may have put something there, a link too. */
-static int step_make_folder(const struct step_place *place, struct error *error)
+static bool step_is_own(int parent, const char *path)
 {
     struct stat status;
-    if (mkdir(place->folder, 0700) != 0 && errno != EEXIST)
-        return error_set_errno(error, errno, "cannot make the folder %s", place->folder);
-    if (lstat(place->folder, &status) != 0) {
-        if (errno == ENOENT) /* an ending daemon's: the next try makes it */
-            return 0;
-        return error_set_errno(error, errno, "cannot look at %s", place->folder);
+    return fstatat(parent, path, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(status.st_mode) &&
+           status.st_uid == geteuid() && (status.st_mode & 077) == 0;
+}
+
+static void step_take_folder(struct step_place *place, const char *path)
+{
+    snprintf(place->folder, sizeof(place->folder), "%s", path);
+    snprintf(place->socket_path, sizeof(place->socket_path), "%s/shoald.sock", path);
+    snprintf(place->alive_path, sizeof(place->alive_path), "%s/alive", path);
+}
+
+/* Of this user's folders with another name the first: what others make is not this user's. */
+static bool step_find_other(const struct step_place *place, char path[FOLDER_BYTES])
+{
+    const char *name = place->name + sizeof(FOLDERS);
+    size_t length = strlen(name);
+    DIR *entries = opendir(FOLDERS);
+    path[0] = '\0';
+    for (struct dirent *entry; entries && (entry = readdir(entries));)
+        if (strncmp(entry->d_name, name, length) == 0 &&
+            strlen(entry->d_name + length) == sizeof(OTHER_NAME) - 1 &&
+            entry->d_name[length] == OTHER_NAME[0] && step_is_own(dirfd(entries), entry->d_name) &&
+            (!path[0] || strcmp(entry->d_name, path + sizeof(FOLDERS)) < 0))
+            snprintf(path, FOLDER_BYTES, FOLDERS "/%.64s", entry->d_name);
+    if (entries)
+        closedir(entries);
+    return path[0] != '\0';
+}
+
+/* Only the first task does, so that the others need not choose. */
+static int step_make_folder(struct step_place *place, struct error *error)
+{
+    char path[FOLDER_BYTES];
+    if (mkdir(place->name, 0700) == 0 || step_is_own(AT_FDCWD, place->name)) {
+        step_take_folder(place, place->name);
+        return 0;
     }
-    if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 077) != 0)
-        return error_set(error, ERR_REFUSED,
-                         "%s is not a folder of this user's alone: whose is it?", place->folder);
+    /* Its name is known before: anybody may have put something there, a link too. */
+    snprintf(path, sizeof(path), "%.72s" OTHER_NAME, place->name);
+    if (!mkdtemp(path)) /* mode 0700 */
+        return error_set_errno(error, errno, "cannot make the folder %s, nor %s", place->name,
+                               path);
+    step_take_folder(place, path);
     return 0;
+}
+
+/* The folder of the step, if it is there: of this user alone, whoever has made what else. */
+static int step_find_folder(struct step_place *place, struct error *error)
+{
+    char path[FOLDER_BYTES];
+    place->folder[0] = '\0';
+    if (step_is_own(AT_FDCWD, place->name))
+        step_take_folder(place, place->name);
+    else if (step_find_other(place, path))
+        step_take_folder(place, path);
+    return place->folder[0] || !place->first ? 0 : step_make_folder(place, error);
 }
 
 /* --- the program ----------------------------------------------------------------------------- */
@@ -232,14 +279,14 @@ static int step_wait_program(pid_t pid, uint64_t deadline_ns)
 
 /* For the other tasks of the node, which wait for a name. In vain when there is no room for it:
  * then they wait for their time. */
-static void step_tell(const struct step_place *place, const char *said)
+static void step_tell(struct step_place *place, const char *said)
 {
     char path[STEP_DAEMON_PATH_BYTES], fresh[STEP_DAEMON_PATH_BYTES];
+    if (step_find_folder(place, NULL) < 0) /* shoalrun may have removed it */
+        return;
     snprintf(path, sizeof(path), "%s/failed", place->folder);
     snprintf(fresh, sizeof(fresh), "%s/failed.new", place->folder);
-    int fd = step_make_folder(place, NULL) == 0
-                 ? open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600)
-                 : -1;
+    int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return;
     bool whole = write(fd, said, strlen(said)) == (ssize_t)strlen(said);
@@ -294,7 +341,7 @@ static int step_run(const struct step_place *place, const char *program, int sai
 }
 
 /* Done as soon as the socket listens. */
-static int step_start(const struct step_place *place, const char *program, uint64_t deadline_ns,
+static int step_start(struct step_place *place, const char *program, uint64_t deadline_ns,
                       struct error *error)
 {
     struct error problem = {0};
@@ -310,27 +357,39 @@ static int step_start(const struct step_place *place, const char *program, uint6
     return code;
 }
 
-/* Once, until the first task of the node may have had it started, or the folder is another one. */
-static int step_await(const struct step_place *place, uint64_t deadline_ns, struct error *error)
+/* 1: there is nothing to be done but wait; 0: something has changed. */
+static int step_waits(struct step_place *place, struct error *error)
 {
     char said[SAID_BYTES];
+    if (!place->folder[0])
+        return step_find_folder(place, error) == 0 && !place->folder[0];
+    if (step_hear(place, said))
+        return error_set(error, ERR_DISCONNECTED, "the first task of this node has failed: %s",
+                         said);
+    return !step_answers(place->socket_path);
+}
+
+/* Once, until the first task of the node may have made the folder, or had the daemon started, or
+ * the folder is another one. */
+static int step_await(struct step_place *place, uint64_t deadline_ns, struct error *error)
+{
+    bool there = place->folder[0] != '\0';
+    const char *folder = there ? place->folder : FOLDERS;
     int watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK), code = 0;
     if (watch < 0)
-        return error_set_errno(error, errno, "cannot watch the folder %s", place->folder);
-    if (inotify_add_watch(watch, place->folder, IN_MOVED_TO | IN_DELETE_SELF) < 0) {
-        if (errno != ENOENT)
-            code = error_set_errno(error, errno, "cannot watch the folder %s", place->folder);
-    } else if (step_hear(place, said)) {
-        code =
-            error_set(error, ERR_DISCONNECTED, "the first task of this node has failed: %s", said);
-    } else if (!step_answers(place->socket_path)) {
+        return error_set_errno(error, errno, "cannot watch the folder %s", folder);
+    if (inotify_add_watch(watch, folder, there ? IN_MOVED_TO | IN_DELETE_SELF : IN_CREATE) >= 0)
+        code = step_waits(place, error);
+    else if (errno != ENOENT)
+        code = error_set_errno(error, errno, "cannot watch the folder %s", folder);
+    if (code > 0) {
         uint64_t now_ns = clock_now_ns();
         uint64_t wait_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / NS_PER_MS + 1 : 0;
         struct pollfd watched = {.fd = watch, .events = POLLIN};
         poll(&watched, 1, wait_ms < LOOK_MS ? (int)wait_ms : LOOK_MS);
     }
     close(watch);
-    return code;
+    return code < 0 ? code : 0;
 }
 
 /* Hold the daemon's pipe: 1. 0: there is none, or it has just ended, which its pipe's name shows:
@@ -338,6 +397,8 @@ static int step_await(const struct step_place *place, uint64_t deadline_ns, stru
 static int step_join(const struct step_place *place, int *member, struct error *error)
 {
     struct stat opened, named;
+    if (!place->folder[0])
+        return 0;
     int fd = open(place->alive_path, O_WRONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno != ENOENT && errno != ENXIO)
         return error_set_errno(error, errno, "cannot open %s", place->alive_path);
@@ -353,10 +414,10 @@ static int step_join(const struct step_place *place, int *member, struct error *
 }
 
 /* One try: 1, or 0 when nothing answers yet. */
-static int step_try(const struct step_place *place, const char *program, uint64_t deadline_ns,
+static int step_try(struct step_place *place, const char *program, uint64_t deadline_ns,
                     int *member, struct error *error)
 {
-    int code = step_make_folder(place, error);
+    int code = step_find_folder(place, error);
     if (code == 0)
         code = step_join(place, member, error);
     if (code == 0 && !place->first)

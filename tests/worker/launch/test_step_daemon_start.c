@@ -1,5 +1,6 @@
 /* What the first task of a node makes of a shoalrun that fails, and what the others hear: a
  * stand-in in PATH says what it was given. */
+#include <glob.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -85,6 +86,97 @@ START_TEST(test_failure)
 }
 END_TEST
 
+/* --- somebody else has made something of the folder's name -------------------------------------
+ */
+
+#define STRANGER 61001
+
+static void make_directory(void)
+{
+    ck_assert_int_eq(mkdir(folder, 0777), 0);
+    ck_assert_int_eq(chown(folder, STRANGER, STRANGER), 0);
+}
+
+static void make_open_directory(void)
+{
+    ck_assert_int_eq(mkdir(folder, 0700), 0);
+    ck_assert_int_eq(chmod(folder, 0777), 0);
+}
+
+static void make_file(void)
+{
+    FILE *file = fopen(folder, "w");
+    ck_assert_ptr_nonnull(file);
+    fclose(file);
+}
+
+static void make_link(void)
+{
+    ck_assert_int_eq(symlink(directory, folder), 0);
+}
+
+static void make_others(void)
+{
+    static const char *const suffixes[] = {"-aaaaaa", "-zzzzzz"};
+    char path[160];
+    make_directory();
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof(path), "%s%s", folder, suffixes[i]);
+        ck_assert_int_eq(mkdir(path, 0700), 0);
+        ck_assert_int_eq(chown(path, STRANGER, STRANGER), 0);
+    }
+}
+
+static const struct {
+    void (*make)(void);
+    bool as_root;
+} taken[] = {{make_directory, true},
+             {make_open_directory, false},
+             {make_file, false},
+             {make_link, false},
+             {make_others, true}};
+
+/* Everything of the name, or with another behind it. */
+static void remove_taken(void)
+{
+    char pattern[160];
+    glob_t found;
+    snprintf(pattern, sizeof(pattern), "%s*", folder);
+    ck_assert_int_eq(glob(pattern, 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        char file[160];
+        snprintf(file, sizeof(file), "%s/failed", found.gl_pathv[i]);
+        unlink(file);
+        ck_assert_int_eq(remove(found.gl_pathv[i]), 0);
+    }
+    globfree(&found);
+}
+
+/* It holds up nobody: the step has a folder of another name, which all tasks find. */
+START_TEST(test_name_is_taken)
+{
+    struct error error;
+    if (taken[_i].as_root && geteuid() != 0) {
+        suite_skip("test_name_is_taken", "only root can make what is another user's");
+        return;
+    }
+    taken[_i].make();
+    ck_assert_int_eq(find(50000, &error), ERR_DISCONNECTED);
+    ck_assert_msg(strstr(error.text, "it had ") != NULL, "%s", error.text);
+    set("SLURM_LOCALID", "1");
+    set("SLURM_PROCID", "1");
+    ck_assert_int_eq(find(50000, &error), ERR_DISCONNECTED);
+    ck_assert_msg(strstr(error.text, "the first task of this node has failed") != NULL, "%s",
+                  error.text);
+    /* Also when that name has become free. */
+    remove(folder);
+    ck_assert_int_eq(find(50000, &error), ERR_DISCONNECTED);
+    ck_assert_msg(strstr(error.text, "the first task of this node has failed") != NULL, "%s",
+                  error.text);
+    remove_taken();
+}
+END_TEST
+
 /* srun --mpi=pmi2 says everything twice; another launcher inside of a step says something else. */
 START_TEST(test_pmi)
 {
@@ -108,6 +200,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_loop_test(tests, test_failure, 0, 2);
     tcase_add_test(tests, test_pmi);
+    tcase_add_loop_test(tests, test_name_is_taken, 0, sizeof(taken) / sizeof(taken[0]));
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }
