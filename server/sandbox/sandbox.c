@@ -1,173 +1,273 @@
 #include "server/sandbox/sandbox.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-/* By name: an older libseccomp does not know all of them, and those it cannot forbid. */
-static const char *const denied[] = {
-    /* rights, names and owners of files; the daemon makes its socket before */
-    "acct",
-    "chmod",
-    "chown",
-    "fchmod",
-    "fchmodat",
-    "fchmodat2",
-    "fchown",
-    "fchownat",
-    "lchown",
-    "link",
-    "linkat",
-    "mkdir",
-    "mkdirat",
-    "mknod",
-    "mknodat",
-    "name_to_handle_at",
-    "open_by_handle_at",
-    "quotactl",
-    "quotactl_fd",
-    "rename",
-    "renameat",
-    "renameat2",
-    "rmdir",
-    "removexattr",
-    "fremovexattr",
-    "lremovexattr",
-    "setxattr",
-    "fsetxattr",
-    "lsetxattr",
-    "symlink",
-    "symlinkat",
-    "truncate",
-    "utime",
-    "utimensat",
-    "utimes",
-    /* whoever the process is, and where */
-    "capset",
-    "chroot",
-    "personality",
-    "pivot_root",
-    "setdomainname",
-    "setfsgid",
-    "setfsuid",
-    "setgid",
-    "setgroups",
-    "sethostname",
-    "setns",
-    "setregid",
-    "setresgid",
-    "setresuid",
-    "setreuid",
-    "setuid",
-    "unshare",
-    "vhangup",
-    /* file systems */
-    "fsconfig",
-    "fsmount",
-    "fsopen",
-    "fspick",
-    "mount",
-    "mount_setattr",
-    "move_mount",
-    "open_tree",
-    "swapoff",
-    "swapon",
-    "umount",
-    "umount2",
-    /* the kernel, and what it has been broken through */
-    "add_key",
-    "adjtimex",
-    "bpf",
-    "clock_adjtime",
-    "clock_settime",
-    "delete_module",
-    "fanotify_init",
-    "finit_module",
-    "init_module",
-    "io_uring_enter",
-    "io_uring_register",
-    "io_uring_setup",
-    "ioperm",
-    "iopl",
-    "kexec_file_load",
-    "kexec_load",
-    "keyctl",
-    "lookup_dcookie",
-    "modify_ldt",
-    "nfsservctl",
-    "perf_event_open",
-    "reboot",
-    "request_key",
-    "settimeofday",
-    "stime",
-    "syslog",
-    "userfaultfd",
-    "vm86",
-    "vm86old",
-    /* other programs and processes */
-    "execve",
-    "execveat",
-    "kcmp",
-    "kill",
-    "pidfd_getfd",
-    "pidfd_send_signal",
-    "process_madvise",
-    "process_vm_readv",
-    "process_vm_writev",
-    "rt_sigqueueinfo",
-    "tkill",
-#ifndef SHOAL_SANITIZED
+#ifndef F_OFD_GETLK
+#define F_OFD_GETLK 36
+#define F_OFD_SETLK 37
+#define F_OFD_SETLKW 38
+#endif
+#ifndef PR_SET_VMA
+#define PR_SET_VMA 0x53564d41 /* names of mappings */
+#endif
+#define INFINIBAND_IOCTLS 0x1b00u /* those of verbs */
+#define SOCKET_IOCTLS 0x8900u     /* from 0x8910 on; before that whose signals a socket sends */
+
+/* What is not here does not exist for the daemon (ENOSYS): an older library that asks for something
+ * newer then does without. By name: libseccomp does not know all of them everywhere. */
+static const char *const allowed[] = {
+    /* memory */
+    "brk",
+    "get_mempolicy",
+    "madvise",
+    "mbind",
+    "membarrier",
+    "memfd_create",
+    "mincore",
+    "mlock",
+    "mlock2",
+    "mlockall",
+    "mmap",
+    "mprotect",
+    "mremap",
+    "msync",
+    "munlock",
+    "munlockall",
+    "munmap",
+    "set_mempolicy",
+    /* files, which are opened by those who may; the socket's name goes at the end, and the names of
+     * libfabric's shm provider */
+    "access",
+    "close",
+    "close_range",
+    "dup",
+    "dup2",
+    "dup3",
+    "faccessat",
+    "faccessat2",
+    "fadvise64",
+    "fallocate",
+    "fdatasync",
+    "flock",
+    "fstat",
+    "fstatfs",
+    "fsync",
+    "ftruncate",
+    "getcwd",
+    "getdents",
+    "getdents64",
+    "lseek",
+    "lstat",
+    "newfstatat",
+    "open",
+    "openat",
+    "pipe",
+    "pipe2",
+    "pread64",
+    "preadv",
+    "preadv2",
+    "pwrite64",
+    "pwritev",
+    "pwritev2",
+    "read",
+    "readlink",
+    "readlinkat",
+    "readv",
+    "stat",
+    "statfs",
+    "statx",
+    "unlink",
+    "unlinkat",
+    "write",
+    "writev",
+    /* sockets */
+    "accept",
+    "accept4",
+    "bind",
+    "connect",
+    "getpeername",
+    "getsockname",
+    "getsockopt",
+    "listen",
+    "recvfrom",
+    "recvmmsg",
+    "recvmsg",
+    "sendmmsg",
+    "sendmsg",
+    "sendto",
+    "setsockopt",
+    "shutdown",
+    /* waiting */
+    "clock_nanosleep",
+    "epoll_create",
+    "epoll_create1",
+    "epoll_ctl",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "epoll_wait",
+    "eventfd",
+    "eventfd2",
+    "futex",
+    "nanosleep",
+    "poll",
+    "ppoll",
+    "pselect6",
+    "restart_syscall",
+    "select",
+    "signalfd",
+    "signalfd4",
+    "timerfd_create",
+    "timerfd_gettime",
+    "timerfd_settime",
+    /* time, and what the process and the machine are */
+    "clock_getres",
+    "clock_gettime",
+    "getcpu",
+    "getegid",
+    "geteuid",
+    "getgid",
+    "getgroups",
+    "getpgrp",
+    "getpid",
+    "getppid",
+    "getrandom",
+    "getresgid",
+    "getresuid",
+    "getrlimit",
+    "getrusage",
+    "gettid",
+    "gettimeofday",
+    "getuid",
+    "sched_get_priority_max",
+    "sched_get_priority_min",
+    "sched_getaffinity",
+    "sched_getparam",
+    "sched_getscheduler",
+    "sysinfo",
+    "time",
+    "times",
+    "uname",
+    /* its own threads and signals */
+    "arch_prctl",
+    "exit",
+    "exit_group",
+    "rseq",
+    "rt_sigaction",
+    "rt_sigpending",
+    "rt_sigprocmask",
+    "rt_sigreturn",
+    "rt_sigsuspend",
+    "rt_sigtimedwait",
+    "sched_yield",
+    "set_robust_list",
+    "set_tid_address",
+    "sigaltstack",
+    /* the end of a worker's process; and this filter, once more */
+    "pidfd_open",
+    "seccomp",
+#ifdef SHOAL_SANITIZED
+    /* a tracer that looks for leaks */
+    "clone",
     "fork",
+    "kill",
+    "prctl",
     "ptrace",
+    "sched_setaffinity",
     "vfork",
+    "wait4",
+    "waitid",
 #endif
 };
 
-static int sandbox_deny(scmp_filter_ctx filter)
+/* Calls of which an argument is allowed: its lower 32 bits, which are all that the kernel looks at,
+ * under the mask. */
+struct allowance {
+    int call;
+    unsigned argument;
+    uint32_t mask, value;
+};
+
+static const struct allowance allowances[] = {
+    /* a thread, but no process; what clone3 is asked for lies in memory, where no filter looks */
+    {SCMP_SYS(clone), 0, CLONE_THREAD, CLONE_THREAD},
+    {SCMP_SYS(socket), 0, UINT32_MAX, AF_UNIX},
+    {SCMP_SYS(socket), 0, UINT32_MAX, AF_INET},
+    {SCMP_SYS(socket), 0, UINT32_MAX, AF_INET6},
+    {SCMP_SYS(socket), 0, UINT32_MAX, AF_NETLINK}, /* which interfaces there are */
+    {SCMP_SYS(socketpair), 0, UINT32_MAX, AF_UNIX},
+    /* nothing that has a descriptor send signals (F_SETOWN, F_SETSIG, F_NOTIFY, F_SETLEASE) */
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_DUPFD},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_DUPFD_CLOEXEC},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_GETFD},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_SETFD},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_GETFL},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_SETFL},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_GETLK},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_SETLK},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_SETLKW},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_OFD_GETLK},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_OFD_SETLK},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_OFD_SETLKW},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_SETPIPE_SZ},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_GETPIPE_SZ},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_ADD_SEALS},
+    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_GET_SEALS},
+    {SCMP_SYS(ioctl), 1, UINT32_MAX, FIONBIO},
+    {SCMP_SYS(ioctl), 1, UINT32_MAX, FIONREAD},
+    {SCMP_SYS(ioctl), 1, UINT32_MAX, FIOCLEX},
+    {SCMP_SYS(ioctl), 1, UINT32_MAX, TCGETS},
+    {SCMP_SYS(ioctl), 1, 0xff00, INFINIBAND_IOCTLS},
+    {SCMP_SYS(ioctl), 1, 0xffffff10, SOCKET_IOCTLS | 0x10},
+    {SCMP_SYS(ioctl), 1, 0xffffff20, SOCKET_IOCTLS | 0x20},
+    {SCMP_SYS(ioctl), 1, 0xffffff40, SOCKET_IOCTLS | 0x40},
+    {SCMP_SYS(ioctl), 1, 0xffffff80, SOCKET_IOCTLS | 0x80},
+    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_SET_NAME},
+    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_GET_NAME},
+    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_SET_VMA},
+    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_GET_DUMPABLE},
+    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_SET_NO_NEW_PRIVS},
+    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_SET_SECCOMP},
+    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_GET_SECCOMP},
+    /* limits of its own, and the core of the thread itself */
+    {SCMP_SYS(prlimit64), 0, UINT32_MAX, 0},
+    {SCMP_SYS(sched_setaffinity), 0, UINT32_MAX, 0},
+};
+
+static int sandbox_allow_one(scmp_filter_ctx filter, const struct allowance *it)
 {
-    for (size_t i = 0; i < sizeof(denied) / sizeof(denied[0]); i++) {
-        int number = seccomp_syscall_resolve_name(denied[i]);
+    int code = seccomp_rule_add(filter, SCMP_ACT_ALLOW, it->call, 1,
+                                SCMP_CMP(it->argument, SCMP_CMP_MASKED_EQ, it->mask, it->value));
+#ifdef SHOAL_SANITIZED
+    if (code == -EEXIST || code == -EACCES) /* it is allowed altogether */
+        return 0;
+#endif
+    return code == -EDOM ? 0 : code;
+}
+
+static int sandbox_allow(scmp_filter_ctx filter)
+{
+    int code = 0;
+    for (size_t i = 0; code == 0 && i < sizeof(allowed) / sizeof(allowed[0]); i++) {
+        int number = seccomp_syscall_resolve_name(allowed[i]);
         if (number == __NR_SCMP_ERROR)
             continue;
-        int code = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), number, 0);
+        code = seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 0);
         /* One that this machine's kernel never had. */
-        if (code < 0 && code != -EDOM)
-            return code;
+        code = code == -EDOM ? 0 : code;
     }
-    return 0;
-}
-
-/* A thread, but no process. What clone3 is asked for lies in memory, where no filter looks. */
-static int sandbox_deny_processes(scmp_filter_ctx filter)
-{
-#ifdef SHOAL_SANITIZED
-    (void)filter;
-    return 0;
-#else
-    int code = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
-                                SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0));
-    int clone3 = seccomp_syscall_resolve_name("clone3");
-    if (code == 0 && clone3 != __NR_SCMP_ERROR)
-        code = seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), clone3, 0);
-    return code;
-#endif
-}
-
-/* Signals and limits of its own it may still set: abort and raise send one by number. */
-static int sandbox_deny_others(scmp_filter_ctx filter)
-{
-    scmp_datum_t self = (scmp_datum_t)getpid();
-    int code = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(tgkill), 1,
-                                SCMP_A0(SCMP_CMP_NE, self));
-    if (code == 0)
-        code = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(rt_tgsigqueueinfo), 1,
-                                SCMP_A0(SCMP_CMP_NE, self));
-    if (code == 0)
-        code = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prlimit64), 1,
-                                SCMP_A0(SCMP_CMP_NE, 0));
-    return code;
+    for (size_t i = 0; code == 0 && i < sizeof(allowances) / sizeof(allowances[0]); i++)
+        code = sandbox_allow_one(filter, &allowances[i]);
+    /* Signals of its own: abort and raise send one by number. */
+    struct allowance self = {SCMP_SYS(tgkill), 0, UINT32_MAX, (uint32_t)getpid()};
+    return code == 0 ? sandbox_allow_one(filter, &self) : code;
 }
 
 static int sandbox_load(scmp_filter_ctx filter)
@@ -182,17 +282,13 @@ static int sandbox_load(scmp_filter_ctx filter)
     if (code == 0)
         code = seccomp_attr_set(filter, SCMP_FLTATR_CTL_OPTIMIZE, 2);
     if (code == 0)
-        code = sandbox_deny(filter);
-    if (code == 0)
-        code = sandbox_deny_processes(filter);
-    if (code == 0)
-        code = sandbox_deny_others(filter);
+        code = sandbox_allow(filter);
     return code == 0 ? seccomp_load(filter) : code;
 }
 
 int sandbox_enter(struct error *error)
 {
-    scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
+    scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
     if (!filter)
         return error_set(error, ERR_MEMORY, "no memory for a filter of system calls");
     int code = sandbox_load(filter);

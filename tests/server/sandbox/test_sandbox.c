@@ -5,11 +5,14 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -40,9 +43,10 @@ static int inside(int (*function)(void))
     return WEXITSTATUS(status);
 }
 
+/* As if the kernel did not have the call. */
 static int refused(long result)
 {
-    return result == -1 && errno == EPERM ? HELD : DID_NOT_HOLD;
+    return result == -1 && errno == ENOSYS ? HELD : DID_NOT_HOLD;
 }
 
 static int starting_a_program(void)
@@ -67,6 +71,74 @@ static int sending_a_signal(void)
            refused(syscall(SYS_tkill, other, 0)) ||
            refused(syscall(SYS_rt_sigqueueinfo, other, 0, &info)) ||
            refused(syscall(SYS_rt_tgsigqueueinfo, other, other, 0, &info));
+}
+
+/* A descriptor that has something to say signals its owner. */
+static int signals_by_descriptors(void)
+{
+    pid_t other = getppid();
+    struct f_owner_ex owner = {F_OWNER_PID, other};
+    int fds[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0)
+        return DID_NOT_HOLD;
+    return refused(fcntl(fds[0], F_SETOWN, other)) || refused(fcntl(fds[0], F_SETOWN_EX, &owner)) ||
+           refused(fcntl(fds[0], F_SETSIG, SIGKILL)) ||
+           refused(fcntl(fds[0], F_SETLEASE, F_RDLCK)) ||
+           refused(fcntl(fds[0], F_NOTIFY, DN_CREATE)) ||
+           refused(ioctl(fds[0], FIOSETOWN, &other)) || refused(ioctl(fds[0], SIOCSPGRP, &other)) ||
+           refused(ioctl(fds[0], TIOCSTI, "x"));
+}
+
+static int priorities(void)
+{
+    struct sched_param param = {0};
+    return refused(setpriority(PRIO_PROCESS, (id_t)getppid(), 5)) ||
+           refused(setpriority(PRIO_PROCESS, 0, 5)) ||
+           refused(sched_setscheduler(getppid(), SCHED_OTHER, &param)) ||
+           refused(sched_setparam(getppid(), &param)) ||
+           refused(syscall(SYS_sched_setattr, getppid(), NULL, 0)) ||
+           refused(syscall(SYS_ioprio_set, 1, getppid(), 0)) ||
+           refused(syscall(SYS_migrate_pages, getppid(), 0, NULL, NULL));
+}
+
+#ifndef SHOAL_SANITIZED
+static int affinity_of_another(void)
+{
+    cpu_set_t cores;
+    if (sched_getaffinity(0, sizeof(cores), &cores) != 0 ||
+        sched_setaffinity(0, sizeof(cores), &cores) != 0)
+        return DID_NOT_HOLD;
+    return refused(sched_setaffinity(getppid(), sizeof(cores), &cores));
+}
+
+/* What a process says of itself for others to use. */
+static int telling_others(void)
+{
+    return refused(prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)) ||
+           refused(prctl(PR_SET_CHILD_SUBREAPER, 1));
+}
+#endif
+
+/* Whatever kernels will have. */
+static int newer_calls(void)
+{
+    for (long number = 434; number < 700; number++)
+        if (number != SYS_pidfd_open && number != 436 /* close_range */ &&
+            number != 439 /* faccessat2 */ && number != 441 /* epoll_pwait2 */ &&
+            refused(syscall(number, -1, -1, -1, -1, -1, -1)))
+            return DID_NOT_HOLD;
+    return HELD;
+}
+
+static int other_sockets(void)
+{
+    static const int families[] = {AF_PACKET, AF_ALG, AF_VSOCK, AF_KEY, AF_BLUETOOTH, AF_CAN};
+    int pair[2];
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
+        if (refused(socket(families[i], SOCK_RAW, 0)) ||
+            refused(socketpair(families[i], SOCK_STREAM, 0, pair)))
+            return DID_NOT_HOLD;
+    return refused(socketpair(AF_INET, SOCK_STREAM, 0, pair));
 }
 
 static int setting_limits_of_another(void)
@@ -121,6 +193,28 @@ static void *thread_main(void *argument)
     return argument;
 }
 
+/* What a daemon asks the system for when peers come and secrets are read anew. */
+static int now_and_then(void)
+{
+    static const int families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK};
+    struct addrinfo *found = NULL;
+    struct ifaddrs *interfaces = NULL;
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
+        if (socket(families[i], families[i] == AF_NETLINK ? SOCK_RAW : SOCK_STREAM, 0) < 0 &&
+            errno != EAFNOSUPPORT)
+            return DID_NOT_HOLD;
+    if (getaddrinfo("127.0.0.1", "1", NULL, &found) != 0 || getifaddrs(&interfaces) != 0)
+        return DID_NOT_HOLD;
+    freeaddrinfo(found);
+    freeifaddrs(interfaces);
+    int process = (int)syscall(SYS_pidfd_open, getpid(), 0), zero = 0;
+    return process >= 0 && fcntl(process, F_SETFL, fcntl(process, F_GETFL)) == 0 &&
+                   ioctl(socket(AF_UNIX, SOCK_STREAM, 0), FIONBIO, &zero) == 0 &&
+                   prctl(PR_SET_NAME, "shoald") == 0
+               ? HELD
+               : DID_NOT_HOLD;
+}
+
 /* What the daemon does all day. */
 static int daily_work(void)
 {
@@ -149,6 +243,10 @@ static const struct {
     {"starting a program", starting_a_program},
     {"looking into another process", looking_into_another},
     {"sending a signal", sending_a_signal},
+    {"signals by descriptors", signals_by_descriptors},
+    {"priorities", priorities},
+    {"newer calls", newer_calls},
+    {"sockets of other families", other_sockets},
     {"setting limits of another", setting_limits_of_another},
     {"signalling itself", signalling_itself},
     {"changing rights of files", changing_rights},
@@ -156,9 +254,12 @@ static const struct {
     {"becoming somebody else", becoming_somebody},
     {"asking the kernel", asking_the_kernel},
 #ifndef SHOAL_SANITIZED
+    {"the cores of another", affinity_of_another},
+    {"telling others", telling_others},
     {"making a process", making_a_process},
     {"tracing", tracing},
 #endif
+    {"now and then", now_and_then},
     {"daily work", daily_work},
 };
 #define CASES ((int)(sizeof(cases) / sizeof(cases[0])))
