@@ -100,6 +100,16 @@ static bool dialogue_is_eventfd(int fd)
     return strcmp(target, "anon_inode:[eventfd]") == 0;
 }
 
+/* Whose other end the worker has made itself, as a pair: what is sent there carries this daemon's
+ * credentials, which are nothing to give to somebody else's service. */
+static bool dialogue_is_own(int fd, const struct coordinator_credentials *worker)
+{
+    struct ucred maker;
+    socklen_t length = sizeof(maker);
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &maker, &length) == 0 &&
+           maker.uid == worker->uid && (uint32_t)maker.pid == worker->pid;
+}
+
 /* Empty, so that it can be closed anywhere. */
 static bool dialogue_is_socket(int fd)
 {
@@ -126,6 +136,10 @@ static int dialogue_take_arena(struct control_worker *worker, struct error *erro
     if (!dialogue_is_socket(stream->descriptors[2]))
         return error_set(error, ERR_PROTOCOL,
                          "the completion doorbell of join is not an empty Unix stream socket");
+    if (!dialogue_is_own(stream->descriptors[2], &worker->credentials))
+        return error_set(error, ERR_PROTOCOL,
+                         "the completion doorbell of join is not of a pair that the process has "
+                         "made");
     int result = arena_attach(&worker->arena, stream->descriptors[0],
                               worker->control->config->arena_bytes, error);
     if (result < 0)

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -443,6 +444,7 @@ void control_client_open(struct control_client *client, const struct control_dae
     snprintf(address.sun_path, sizeof(address.sun_path), "%.107s", daemon->config.socket_path);
     client->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     client->doorbells[0] = client->doorbells[1] = -1;
+    client->uid = geteuid();
     line_reader_init(&client->lines, MESSAGE_LINE_BYTES);
     ck_assert_int_eq(connect(client->fd, (struct sockaddr *)&address, sizeof(address)), 0);
 }
@@ -501,6 +503,18 @@ void control_client_hello(struct control_client *client)
     control_client_expect(client, MESSAGE_DAEMON_HELLO, &answer);
 }
 
+/* Of the user who has connected: a thread may be one for a moment, if it is root. */
+static void make_pair(const struct control_client *client, int ends[2])
+{
+    uid_t own = geteuid();
+    if (client->uid != own)
+        ck_assert_int_eq(syscall(SYS_setresuid, -1, client->uid, -1), 0);
+    int result = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends);
+    if (client->uid != own)
+        ck_assert_int_eq(syscall(SYS_setresuid, -1, own, -1), 0);
+    ck_assert_int_eq(result, 0);
+}
+
 void control_client_join(struct control_client *client, const char *job, unsigned world_size,
                          int rank)
 {
@@ -516,7 +530,7 @@ void control_client_join(struct control_client *client, const char *job, unsigne
                   error.text);
     fds[1] = client->doorbells[0] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int ends[2];
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    make_pair(client, ends);
     close(ends[0]);
     fds[2] = client->doorbells[1] = ends[1];
     snprintf(line, sizeof(line),

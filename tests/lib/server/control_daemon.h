@@ -52,6 +52,7 @@ struct control_client {
     int fd;
     struct line_reader lines;
     int doorbells[2];
+    uint32_t uid; /* who has connected */
 };
 
 /* Connect without a word. */

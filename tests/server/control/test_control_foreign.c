@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/format/arena.h"
@@ -211,6 +213,123 @@ START_TEST(test_in_a_join)
 }
 END_TEST
 
+/* --- doorbells that lead elsewhere --------------------------------------------------------------
+ *
+ * A service that asks for its clients' credentials would take the daemon's ring for a word of the
+ * daemon's user. */
+
+#define SERVICE_USER 61007
+
+/* A socket that is connected to another process's; that process waits to be ended. */
+static int of_another_process(pid_t *other, void (*make)(int to))
+{
+    int way[2], got = -1;
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } ancillary = {0};
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, way), 0);
+    *other = fork();
+    ck_assert_int_ge(*other, 0);
+    if (*other == 0) {
+        make(way[1]);
+        pause();
+        _exit(0);
+    }
+    char byte;
+    struct iovec part = {&byte, 1};
+    struct msghdr header = {.msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = ancillary.bytes,
+                            .msg_controllen = sizeof(ancillary.bytes)};
+    ck_assert_int_eq(recvmsg(way[0], &header, MSG_CMSG_CLOEXEC), 1);
+    memcpy(&got, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof(got));
+    close(way[0]);
+    close(way[1]);
+    return got;
+}
+
+static void hand_over(int to, int fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } ancillary = {0};
+    struct iovec part = {(char[]){"x"}, 1};
+    struct msghdr header = {.msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = ancillary.bytes,
+                            .msg_controllen = sizeof(ancillary.bytes)};
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
+    if (sendmsg(to, &header, 0) != 1)
+        _exit(1);
+}
+
+static void make_pair_elsewhere(int to)
+{
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
+        _exit(1);
+    hand_over(to, ends[1]);
+}
+
+static void make_service(int to)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    socklen_t length = sizeof(address);
+    int service = socket(AF_UNIX, SOCK_STREAM, 0), client = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (bind(service, (struct sockaddr *)&address, sizeof(address.sun_family)) != 0 ||
+        listen(service, 1) != 0 ||
+        getsockname(service, (struct sockaddr *)&address, &length) != 0 ||
+        connect(client, (struct sockaddr *)&address, length) != 0)
+        _exit(1);
+    hand_over(to, client);
+}
+
+static void make_service_of_another(int to)
+{
+    if (geteuid() == 0 && setresuid(SERVICE_USER, SERVICE_USER, SERVICE_USER) != 0)
+        _exit(1);
+    make_service(to);
+}
+
+/* A pair whose other end somebody else has got does not differ from the worker's own. */
+START_TEST(test_doorbells_of_others)
+{
+    static void (*const makes[])(int to) = {make_pair_elsewhere, make_service,
+                                            make_service_of_another};
+    static const char join[] = "{\"type\":\"join\",\"job\":\"x\",\"world_size\":1,\"rank\":0,"
+                               "\"local_rank\":-1,\"timeout_ms\":15000}";
+    struct control_client client;
+    struct arena arena;
+    struct error error = {0};
+    pid_t other = -1;
+    int fds[3];
+    ck_assert_int_eq(arena_create(&arena, ARENA_LEAST_BYTES, 64, &fds[0], &error), 0);
+    arena_unmap(&arena);
+    fds[1] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (_i < 3) {
+        fds[2] = of_another_process(&other, makes[_i]);
+    } else { /* nobody's: it is not connected */
+        fds[2] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    }
+    control_client_open(&client, daemon_under_test);
+    control_client_hello(&client);
+    give(&client, join, fds, 3);
+    ck_assert_ptr_null(control_client_line(&client));
+    control_client_close(&client);
+    if (other > 0) {
+        kill(other, SIGKILL);
+        waitpid(other, NULL, 0);
+    }
+    expect_alive();
+}
+END_TEST
+
 /* The doorbell that a daemon has taken cannot be filled afterwards. */
 START_TEST(test_doorbell_takes_nothing)
 {
@@ -358,6 +477,7 @@ int main(void)
     tcase_add_test(cases, test_not_yet_read);
     tcase_add_loop_test(cases, test_in_a_join, 0, 3);
     tcase_add_test(cases, test_doorbell_takes_nothing);
+    tcase_add_loop_test(cases, test_doorbells_of_others, 0, 4);
     tcase_add_test(cases, test_what_is_being_closed_counts);
     tcase_add_test(cases, test_hostages);
     suite_add_tcase(suite, cases);
