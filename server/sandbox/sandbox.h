@@ -5,12 +5,12 @@
 
 #include "common/base/error.h"
 
-/* From now on, for all threads of the process and for those to come: no program is started and no
- * process made, no other process is looked into or
- * signalled, no right or name of a file is changed, and nothing
- * is asked of the kernel that only an administrator has use for. Such a call fails with EPERM
- * (clone3 with ENOSYS, for a C library then makes a thread by clone). It cannot be undone. Under a
- * sanitizer processes may be made and looked into: that is how leaks are found.
+/* From now on, for all threads of the process and for those to come, there are only the system
+ * calls that the daemon makes; another one fails as if the kernel did not have it (ENOSYS). So no
+ * program is started and no process made, no other process is looked into or signalled, no right or
+ * name of a file is changed, and nothing is asked of the kernel that only an administrator has use
+ * for. It cannot be undone. Under a sanitizer processes may be made and looked into: that is how
+ * leaks are found.
  *
  * ERR_UNSUPPORTED: the kernel, or the container's own filter, does not let it; nothing has changed.
  * ERR_MEMORY. */
