@@ -24,6 +24,8 @@
 #   make check-system     the tests of what differs from one distribution to the next, torch among it
 #   make native           the backend of PyTorch in C++, for the torch that PYTHON has, where its headers are
 #   make check-python     the tests of the Python package; check-torch: torch's own, of a backend
+#   make check-frameworks accelerate, Lightning and others on it, in the environment FRAMEWORKS_ENV that it makes;
+#                         FRAMEWORKS="keras ray" names some, FRAMEWORKS_PART=short is eight minutes of it
 #   PYTHON=/usr/bin/python3, or that of the active virtual environment, is what runs them, and what Gloo is measured
 #   with; scripts/torch-env.sh makes one with torch, where Debian's is too old
 
@@ -147,6 +149,9 @@ PYTHON_TESTS := $(wildcard tests/python/test_*.py tests/python/*/test_*.py)
 # another name.
 ONE_TORCH_TESTS := $(wildcard tests/python/test_examples*.py tests/python/*/test_digits.py tests/python/*/test_text.py \
     tests/python/smddp/test_backend.py)
+# Training frameworks, in an environment of their own.
+FRAMEWORKS_TESTS := $(wildcard tests/frameworks/test_*.py)
+FRAMEWORKS_ENV ?= /var/tmp/shoal-frameworks
 # The live page in a browser; skips itself where there is none.
 PAGE_TESTS := $(wildcard tests/server/page/test_*.py)
 # The folders of the package, shoal/ itself among them.
@@ -187,7 +192,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker $(BUILD)/tests/chaos_rank $(BUILD)/t
 	$(BUILD)/tests/replay_rank
 
 .DEFAULT_GOAL := all
-.PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-tests check-rights check-system check-python check-torch \
+.PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-tests check-rights check-system check-python check-torch check-frameworks \
         check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
         bench bench-built bench-programs bundle deb deb-debian13 check-deb check-deploy wheel wheel-here check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
         install-completions install-smddp uninstall clean
@@ -387,6 +392,13 @@ check-python: all $(STAND_IN)
 # Torch's own tests of a process group, with this backend.
 check-torch: all
 	@PYTHON=$(PYTHON) TEST_BUILD_DIR=$(abspath $(BUILD)) $(PYTHON) tests/python/torch_own.py
+
+# One at a time, for each is two jobs. Where the environment cannot be made its script says why, and all is skipped.
+check-frameworks: all
+	@scripts/frameworks-env.sh $(FRAMEWORKS_ENV) || true
+	@python=$(FRAMEWORKS_ENV)/bin/python3; TEST_JOBS=1 TEST_TIMEOUT_S=7200 FRAMEWORKS='$(FRAMEWORKS)' \
+	    FRAMEWORKS_PART='$(FRAMEWORKS_PART)' PYTHON=$$([ -x $$python ] && echo $$python || echo $(PYTHON)) \
+	    scripts/run-tests.sh $(BUILD) $(FRAMEWORKS_TESTS)
 
 # What a machine has that nobody has set up: the tree is copied in, and the README's two commands run.
 check-debian12:

@@ -1,0 +1,80 @@
+"""What the tests of frameworks share: a framework's program on Gloo and on shoal, and what holds for each run."""
+
+import concurrent.futures
+import contextlib
+import importlib
+import os
+import sys
+import tempfile
+import unittest
+
+import running
+import suite
+import table
+
+# FRAMEWORKS: the names of those to run, without it all; FRAMEWORKS_PART=short: what takes some minutes.
+WANTED = os.environ.get("FRAMEWORKS", "").split()
+SHORT = os.environ.get("FRAMEWORKS_PART", "") == "short"
+BACKENDS = ("gloo", "shoal")
+
+
+def wanted(framework):
+    if WANTED:
+        return any(framework.name == word or framework.name.startswith(f"{word}-") for word in WANTED)
+    return framework.in_short or not SHORT
+
+
+class FrameworksCase(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        """The entry points that `make install` makes, in a folder."""
+        folder = tempfile.TemporaryDirectory(prefix="shoal-info-")
+        cls.addClassCleanup(folder.cleanup)
+        sys.path.insert(0, str(suite.TREE / "worker" / "python"))
+        importlib.import_module("wheel_builder").write_info(folder.name)
+        cls.path = folder.name
+
+    @classmethod
+    def add(cls, framework, name, test):
+        """A test of this framework, if it is wanted; skipped with the reason where it is not installed."""
+        if not wanted(framework):
+            return
+        reason = framework.reason_to_skip()
+        name = f"test_{framework.name}_{name}".replace("-", "_")
+        setattr(cls, name, unittest.skipIf(reason, reason)(lambda self: test(self, framework)))
+
+    @contextlib.contextmanager
+    def running(self, framework, commands, size, each=None, **more):
+        """{backend: what runs}, both at once. commands: of the run, given a port of its own. size: ranks on a node."""
+        more = {"TEST_RANKS": str(size), **framework.environment, **more}
+        with contextlib.ExitStack() as stack:
+            runs = {}
+            for on in BACKENDS:
+                port = stack.enter_context(table.reserved_port())
+                place = {"MASTER_PORT": str(port)} if each else {}
+                runs[on] = running.Running(commands(port), on, self.path, each, **place, **more)
+                stack.callback(runs[on].close)
+            yield runs
+
+    @staticmethod
+    def ends(runs):
+        """{backend: how it has ended}. Each has a thread that sees its end when it comes."""
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            return dict(zip(runs, threads.map(running.Running.wait, runs.values())))
+
+    def check_groups(self, on, finished, ranks, nodes=1):
+        """Each rank's groups are what they are to be, and are called gloo: no run passes on Gloo in silence. On shoal
+        each node has a daemon."""
+        groups = [one for one in finished.told if "backend" in one]
+        self.assertEqual({one["rank"] for one in groups}, set(range(ranks)), finished.end())
+        for one in groups:
+            self.assertEqual(one["called"], "gloo", one)
+            self.assertIn(on, one["backend"], one)
+            self.assertEqual(one["daemons"], nodes if on == "shoal" else 0, one)
+        lines = finished.text.count(running.LINE)
+        self.assertTrue(lines >= 1 if on == "shoal" else lines == 0, f"{lines} lines\n{finished.end()}")
+
+    def check_ended(self, finished, codes):
+        self.assertFalse(finished.late, finished.end())
+        self.assertEqual(finished.left, [], finished.end())
+        self.assertEqual(finished.codes, codes, finished.end())

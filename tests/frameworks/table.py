@@ -1,0 +1,105 @@
+"""The frameworks: how the user of each starts a program, on one node and on two."""
+
+import contextlib
+import dataclasses
+import importlib.util
+import socket
+import sys
+from collections.abc import Callable
+
+from running import PROGRAMS
+
+PYTHON = sys.executable
+
+
+def torchrun(program, *words):
+    def command(size, port):
+        own = ["--standalone", "--monitor_interval=0.2", f"--nproc_per_node={size}"]
+        return [PYTHON, "-m", "torch.distributed.run", *own, PROGRAMS / program, *words]
+
+    return command
+
+
+def torchrun_nodes(program, *words):
+    def command(node, port):
+        own = ["--nnodes=2", f"--node_rank={node}", "--master_addr=127.0.0.1", f"--master_port={port}"]
+        return [PYTHON, "-m", "torch.distributed.run", *own, "--nproc_per_node=1", PROGRAMS / program, *words]
+
+    return command
+
+
+def alone(program, *words):
+    """By Python: the framework starts the ranks."""
+
+    def command(*_):
+        return [PYTHON, PROGRAMS / program, *words]
+
+    return command
+
+
+def accelerate(size, port):
+    return [*ACCELERATE, f"--num_processes={size}", f"--main_process_port={port}", *ACCELERATE_PROGRAM]
+
+
+def accelerate_nodes(node, port):
+    place = ["--num_machines=2", f"--machine_rank={node}", "--main_process_ip=127.0.0.1", f"--main_process_port={port}"]
+    return [*ACCELERATE, "--num_processes=2", *place, *ACCELERATE_PROGRAM]
+
+
+ACCELERATE = (PYTHON, "-m", "accelerate.commands.launch", "--multi_gpu")
+ACCELERATE_PROGRAM = ("--dynamo_backend=no", "--mixed_precision=no", PROGRAMS / "train_accelerate.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Framework:
+    """launch(size, port) is the command for so many ranks on this node; nodes(node, port) that of one of two nodes with
+    a rank each. in_short: whether the short part of the tests has it."""
+
+    name: str
+    needs: tuple  # modules
+    launch: Callable
+    nodes: Callable | None = None
+    sizes: tuple = (2,)
+    environment: dict = dataclasses.field(default_factory=dict)
+    in_short: bool = False
+
+    def reason_to_skip(self):
+        missing = [module for module in self.needs if importlib.util.find_spec(module) is None]
+        return f"{PYTHON} has no {' and no '.join(missing)} (scripts/frameworks-env.sh)" if missing else None
+
+
+@contextlib.contextmanager
+def reserved_port():
+    """One of the loopback interface: bound and not listening, so that a store may have it, and nobody gets it by
+    chance."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
+
+
+TRAINER, LIGHTNING = "train_trainer.py", "train_lightning.py"
+
+FRAMEWORKS = (
+    Framework(
+        "accelerate",
+        ("accelerate",),
+        accelerate,
+        accelerate_nodes,
+        sizes=(2, 4),
+        environment={"ACCELERATE_USE_CPU": "true"},
+        in_short=True,
+    ),
+    Framework(
+        "trainer", ("transformers",), torchrun(TRAINER, "plain"), torchrun_nodes(TRAINER, "plain"), in_short=True
+    ),
+    Framework("peft", ("transformers", "peft"), torchrun(TRAINER, "lora")),
+    Framework("trl", ("transformers", "trl"), torchrun(TRAINER, "sft")),
+    Framework(
+        "lightning-ddp", ("lightning",), alone(LIGHTNING, "ddp"), alone(LIGHTNING, "ddp"), sizes=(2, 4), in_short=True
+    ),
+    Framework("lightning-spawn", ("lightning",), alone(LIGHTNING, "ddp_spawn")),
+    Framework("lightning-notebook", ("lightning",), alone(LIGHTNING, "ddp_notebook")),
+    Framework("lightning-model-parallel", ("lightning",), alone(LIGHTNING, "model_parallel")),
+    Framework("lightning-fabric", ("lightning",), alone(LIGHTNING, "fabric")),
+)
