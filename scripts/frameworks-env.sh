@@ -76,5 +76,13 @@ DS_BUILD_OPS=0 try "pip cannot get ${packages[*]}: is there a network, or a mirr
     "${pip[@]}" --no-build-isolation "${packages[@]}"
 try "the torch in $folder has no torch.distributed, or does not load" \
     "$folder/bin/python3" -c 'import torch.distributed as d; assert d.is_available()'
+# It compiles one when ranks begin, where there is a compiler, and they would wait for each other's lock.
+TORCH_EXTENSIONS_DIR=$folder/torch_extensions PATH=$folder/bin:$PATH try "deepspeed cannot compile its operator" \
+    "$folder/bin/python3" -c '
+import deepspeed
+from deepspeed.accelerator import get_accelerator
+builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
+if deepspeed.ops.__compatible_ops__.get(builder.NAME):
+    builder.load()'
 printf '%s\n' "$made_of" >"$stamp"
 printf '  made: make check-frameworks FRAMEWORKS_ENV=%s\n' "$folder"

@@ -35,9 +35,9 @@ class FrameworksCase(unittest.TestCase):
         cls.path = folder.name
 
     @classmethod
-    def add(cls, framework, name, test):
+    def add(cls, framework, name, test, in_short=True):
         """A test of this framework, if it is wanted; skipped with the reason where it is not installed."""
-        if not wanted(framework):
+        if not wanted(framework) or (SHORT and not in_short):
             return
         reason = framework.reason_to_skip()
         name = f"test_{framework.name}_{name}".replace("-", "_")
@@ -51,7 +51,7 @@ class FrameworksCase(unittest.TestCase):
             runs = {}
             for on in BACKENDS:
                 port = stack.enter_context(table.reserved_port())
-                place = {"MASTER_PORT": str(port)} if each else {}
+                place = {"TEST_PORT": str(port), **({"MASTER_PORT": str(port)} if each else {})}
                 runs[on] = running.Running(commands(port), on, self.path, each, **place, **more)
                 stack.callback(runs[on].close)
             yield runs

@@ -23,7 +23,7 @@ LINE = "shoal: this job's gloo groups are shoal's (SHOAL_AS=gloo)"
 # What the rank tells that is about to fail.
 FAILING = 'TOLD {"what": "failing"'
 # The backstop of a run; never reached when all is well.
-LIMIT_S = int(os.environ.get("FRAMEWORKS_LIMIT_S", "240"))
+LIMIT_S = int(os.environ.get("FRAMEWORKS_LIMIT_S", "600"))
 
 _numbers = itertools.count()
 
@@ -45,11 +45,6 @@ class Finished:
 
     def of(self, what):
         return [one for one in self.told if one["what"] == what]
-
-    def last_error(self):
-        """The last line of an error that is a rank's."""
-        lines = re.findall(r"^(?:\[rank\d+\]: )?(\w*(?:Error|Exception): .*)", self.text, re.M)
-        return lines[-1][:150] if lines else f"status {self.codes}"
 
     def end(self, count=6000):
         """How it has ended, for a test that fails."""

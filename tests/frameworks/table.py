@@ -47,13 +47,20 @@ def accelerate_nodes(node, port):
 
 
 ACCELERATE = (PYTHON, "-m", "accelerate.commands.launch", "--multi_gpu")
+def deepspeed(size, port):
+    return [PYTHON, "-m", "deepspeed.launcher.runner", f"--num_gpus={size}", f"--master_port={port}", DEEPSPEED_PROGRAM]
+
+
+DEEPSPEED_PROGRAM = PROGRAMS / "train_deepspeed.py"
+# Where it keeps what it compiles when it begins.
+OPERATORS = {"TORCH_EXTENSIONS_DIR": f"{sys.prefix}/torch_extensions"}
 ACCELERATE_PROGRAM = ("--dynamo_backend=no", "--mixed_precision=no", PROGRAMS / "train_accelerate.py")
 
 
 @dataclasses.dataclass(frozen=True)
 class Framework:
     """launch(size, port) is the command for so many ranks on this node; nodes(node, port) that of one of two nodes with
-    a rank each. in_short: whether the short part of the tests has it."""
+    a rank each. endings: how a run of it is ended early. in_short: whether the short part of the tests has it."""
 
     name: str
     needs: tuple  # modules
@@ -61,6 +68,7 @@ class Framework:
     nodes: Callable | None = None
     sizes: tuple = (2,)
     environment: dict = dataclasses.field(default_factory=dict)
+    endings: tuple = ()
     in_short: bool = False
 
     def reason_to_skip(self):
@@ -78,6 +86,7 @@ def reserved_port():
         yield reserved.getsockname()[1]
 
 
+ENDINGS = ("kill", "raise", "interrupt")
 TRAINER, LIGHTNING = "train_trainer.py", "train_lightning.py"
 
 FRAMEWORKS = (
@@ -88,18 +97,34 @@ FRAMEWORKS = (
         accelerate_nodes,
         sizes=(2, 4),
         environment={"ACCELERATE_USE_CPU": "true"},
+        endings=ENDINGS,
         in_short=True,
     ),
     Framework(
-        "trainer", ("transformers",), torchrun(TRAINER, "plain"), torchrun_nodes(TRAINER, "plain"), in_short=True
+        "trainer",
+        ("transformers",),
+        torchrun(TRAINER, "plain"),
+        torchrun_nodes(TRAINER, "plain"),
+        endings=ENDINGS,
+        in_short=True,
     ),
     Framework("peft", ("transformers", "peft"), torchrun(TRAINER, "lora")),
     Framework("trl", ("transformers", "trl"), torchrun(TRAINER, "sft")),
     Framework(
-        "lightning-ddp", ("lightning",), alone(LIGHTNING, "ddp"), alone(LIGHTNING, "ddp"), sizes=(2, 4), in_short=True
+        "lightning-ddp",
+        ("lightning",),
+        alone(LIGHTNING, "ddp"),
+        alone(LIGHTNING, "ddp"),
+        sizes=(2, 4),
+        endings=ENDINGS,
+        in_short=True,
     ),
     Framework("lightning-spawn", ("lightning",), alone(LIGHTNING, "ddp_spawn")),
     Framework("lightning-notebook", ("lightning",), alone(LIGHTNING, "ddp_notebook")),
     Framework("lightning-model-parallel", ("lightning",), alone(LIGHTNING, "model_parallel")),
     Framework("lightning-fabric", ("lightning",), alone(LIGHTNING, "fabric")),
+    Framework("keras", ("keras",), torchrun("train_keras.py")),
+    Framework("ignite", ("ignite",), alone("train_ignite.py")),
+    Framework("ray", ("ray",), alone("train_ray.py")),
+    Framework("deepspeed", ("deepspeed",), deepspeed, environment=OPERATORS, endings=("kill",)),
 )

@@ -56,7 +56,8 @@ class Digits(frameworks_case.FrameworksCase):
 
 for one in table.FRAMEWORKS:
     for ranks in one.sizes:
-        Digits.add(one, f"{ranks}_ranks", lambda self, framework, ranks=ranks: self.check(framework, ranks))
+        check = lambda self, framework, ranks=ranks: self.check(framework, ranks)  # noqa: E731
+        Digits.add(one, f"{ranks}_ranks", check, in_short=ranks == 2)
     if one.nodes:
         Digits.add(one, "two_nodes", Digits.check_nodes)
 

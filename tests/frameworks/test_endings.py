@@ -35,8 +35,9 @@ class Endings(frameworks_case.FrameworksCase):
 
 
 for one in table.FRAMEWORKS:
-    for way in ("kill", "raise", "interrupt"):
-        Endings.add(one, way, lambda self, framework, way=way: self.check(framework, way))
+    for way in one.endings:
+        check = lambda self, framework, way=way: self.check(framework, way)  # noqa: E731
+        Endings.add(one, way, check, in_short=way != "interrupt")
 
 if __name__ == "__main__":
     sys.exit(suite.main())

@@ -18,8 +18,13 @@ ERROR = "the user's own error"
 
 
 def tell(what, **values):
-    """A line for the test, written at once: ranks have one pipe together."""
-    line = json.dumps({"what": what, "rank": dist.get_rank(), **values})
+    """A line for the test."""
+    say(what, dist.get_rank(), **values)
+
+
+def say(what, rank, **values):
+    """Written at once: ranks have one pipe together."""
+    line = json.dumps({"what": what, "rank": rank, **values})
     os.write(1, f"\nTOLD {line}\n".encode())
 
 

@@ -1,0 +1,43 @@
+"""Ray Train: a TorchTrainer with its workers on this node, which reports and saves checkpoints."""
+
+import os
+import tempfile
+
+import ray
+import ray.train.torch
+import told
+import torch
+
+
+def training():
+    told.tell_group()
+    model = ray.train.torch.prepare_model(told.model())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    order = torch.Generator().manual_seed(2)
+    loader = torch.utils.data.DataLoader(told.data(96), batch_size=8, shuffle=True, generator=order)
+    loader = ray.train.torch.prepare_data_loader(loader)
+    losses = []
+    for _ in told.steps(3):
+        for rows, classes in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(rows), classes)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            told.step_is_done(len(losses) - 1)
+        with tempfile.TemporaryDirectory() as folder:
+            torch.save(model.state_dict(), f"{folder}/model.pt")
+            ray.train.report({"loss": losses[-1]}, checkpoint=ray.train.Checkpoint.from_directory(folder))
+    told.tell("trained", losses=losses, **told.bits(model))
+
+
+if __name__ == "__main__":
+    workers = int(os.environ["TEST_RANKS"])
+    ray.init(num_cpus=workers + 1, include_dashboard=False, log_to_driver=True)
+    trainer = ray.train.torch.TorchTrainer(
+        training,
+        torch_config=ray.train.torch.TorchConfig(backend="gloo"),
+        scaling_config=ray.train.ScalingConfig(num_workers=workers),
+        run_config=ray.train.RunConfig(storage_path=told.folder()),
+    )
+    trainer.fit()
