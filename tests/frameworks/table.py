@@ -60,7 +60,8 @@ ACCELERATE_PROGRAM = ("--dynamo_backend=no", "--mixed_precision=no", PROGRAMS / 
 @dataclasses.dataclass(frozen=True)
 class Framework:
     """launch(size, port) is the command for so many ranks on this node; nodes(node, port) that of one of two nodes with
-    a rank each. endings: how a run of it is ended early. in_short: whether the short part of the tests has it."""
+    a rank each. endings: how a run of it is ended early. by_name: the program asks for shoal by name, so that
+    rank 0 has nothing to say of SHOAL_AS. in_short: whether the short part of the tests has it."""
 
     name: str
     needs: tuple  # modules
@@ -69,6 +70,7 @@ class Framework:
     sizes: tuple = (2,)
     environment: dict = dataclasses.field(default_factory=dict)
     endings: tuple = ()
+    by_name: bool = False
     in_short: bool = False
 
     def reason_to_skip(self):
@@ -127,4 +129,5 @@ FRAMEWORKS = (
     Framework("ignite", ("ignite",), alone("train_ignite.py")),
     Framework("ray", ("ray",), alone("train_ray.py")),
     Framework("deepspeed", ("deepspeed",), deepspeed, environment=OPERATORS, endings=("kill",)),
+    Framework("torchft", ("torchft",), torchrun("train_torchft.py"), by_name=True),
 )

@@ -27,7 +27,7 @@ class Digits(frameworks_case.FrameworksCase):
             ends = self.ends(runs)
         for on, finished in ends.items():
             self.check_ended(finished, [0] * len(finished.codes))
-            self.check_groups(on, finished, ranks, len(each or [1]))
+            self.check_groups(framework, on, finished, ranks, len(each or [1]))
         told = {on: [one for one in finished.told if "backend" not in one] for on, finished in ends.items()}
         self.assertGreaterEqual(len(told["gloo"]), ranks, ends["gloo"].end())
         self.assertEqual(len(told["gloo"]), len(told["shoal"]), ends["shoal"].end())

@@ -22,7 +22,7 @@ class Endings(frameworks_case.FrameworksCase):
                     run.interrupt()
             ends = self.ends(runs)
         for on, finished in ends.items():
-            self.check_groups(on, finished, RANKS)
+            self.check_groups(framework, on, finished, RANKS)
             if on == "shoal":
                 self.assertFalse(finished.late, finished.end())
                 self.assertEqual(finished.left, [], finished.end())
