@@ -177,7 +177,6 @@ static const char *const allowed[] = {
     /* a tracer that looks for leaks */
     "clone",
     "fork",
-    "kill",
     "prctl",
     "ptrace",
     "sched_setaffinity",
