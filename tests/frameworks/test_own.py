@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Tests that a framework brings itself, of which Gloo passes all but one: they pass on shoal."""
+"""Tests that a framework brings itself: they pass on shoal."""
 
 import sys
 
@@ -8,7 +8,7 @@ import running
 import suite
 import table
 
-# Of accelerate.test_utils.scripts: what passes on Gloo without a GPU and without a hub, and on how many ranks.
+# Of accelerate.test_utils.scripts: what needs no GPU and no hub, and on how many ranks.
 ACCELERATE = {"test_script": (2,), "test_ops": (2, 4), "test_sync": (2, 4)}
 # One whose ranks call different collectives where there is no GPU: on Gloo they wait until somebody ends them.
 DISAGREE = "test_distributed_data_loop"

@@ -180,7 +180,7 @@ def _gather(store, size, timeout):
         while True:
             answers = _answers(store, size, owed, deadline, timeout)
             name = secrets.token_hex(8)
-            store.set(f"{name}/plan", json.dumps(_make_plan(answers)))
+            store.set(f"{name}/plan", json.dumps(_plan_or_error(answers)))
             for key in owed:
                 store.set(key, json.dumps(name))
             owed[:] = [f"{name}/next"]
@@ -222,6 +222,14 @@ def _follow(store, rank, mark, timeout):
         store.set(f"{name}/met/{rank}", "seen")
         following = _get(store, f"{name}/next", timeout, "rank 0")
     return name
+
+
+def _plan_or_error(answers):
+    """As _get takes it: raised by all once they have seen it, since it may be of answers of an attempt before."""
+    try:
+        return _make_plan(answers)
+    except errors.ShoalError as problem:
+        return {"error": str(problem), "code": problem.code}
 
 
 def _make_plan(answers):
