@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <string.h>
@@ -221,6 +222,7 @@ static const struct allowance allowances[] = {
     {SCMP_SYS(fcntl), 1, UINT32_MAX, F_GET_SEALS},
     {SCMP_SYS(ioctl), 1, UINT32_MAX, FIONBIO},
     {SCMP_SYS(ioctl), 1, UINT32_MAX, FIONREAD},
+    {SCMP_SYS(ioctl), 1, UINT32_MAX, SIOCOUTQ}, /* what a user has not taken yet of descriptors */
     {SCMP_SYS(ioctl), 1, UINT32_MAX, FIOCLEX},
     {SCMP_SYS(ioctl), 1, UINT32_MAX, TCGETS},
     {SCMP_SYS(ioctl), 1, 0xff00, INFINIBAND_IOCTLS},

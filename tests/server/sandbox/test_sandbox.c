@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <linux/sockios.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <sched.h>
@@ -207,10 +208,11 @@ static int now_and_then(void)
         return DID_NOT_HOLD;
     freeaddrinfo(found);
     freeifaddrs(interfaces);
-    int process = (int)syscall(SYS_pidfd_open, getpid(), 0), zero = 0;
+    int process = (int)syscall(SYS_pidfd_open, getpid(), 0), zero = 0, bytes;
+    int stream = socket(AF_UNIX, SOCK_STREAM, 0);
     return process >= 0 && fcntl(process, F_SETFL, fcntl(process, F_GETFL)) == 0 &&
-                   ioctl(socket(AF_UNIX, SOCK_STREAM, 0), FIONBIO, &zero) == 0 &&
-                   prctl(PR_SET_NAME, "shoald") == 0
+                   ioctl(stream, FIONBIO, &zero) == 0 && ioctl(stream, SIOCOUTQ, &bytes) == 0 &&
+                   ioctl(stream, FIONREAD, &bytes) == 0 && prctl(PR_SET_NAME, "shoald") == 0
                ? HELD
                : DID_NOT_HOLD;
 }
