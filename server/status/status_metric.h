@@ -5,6 +5,8 @@
 #include "common/config/config.h"
 #include "common/text/json_text.h"
 
+#define METRICS_LABEL_BYTES (4 * CONFIG_NAME_BYTES) /* of the longest name, escaped */
+
 struct status_source;
 
 void metrics_put_line(struct json_text *text, const char *format, ...)
@@ -12,7 +14,7 @@ void metrics_put_line(struct json_text *text, const char *format, ...)
 void metrics_put_family(struct json_text *text, const char *name, const char *type,
                         const char *help);
 /* A label's value: quotes, backslashes and controls escaped. */
-const char *metrics_label(const char *value, char escaped[2 * CONFIG_NAME_BYTES + 1]);
+const char *metrics_label(const char *value, char escaped[METRICS_LABEL_BYTES]);
 
 /* status_waits.c: of each job, whom it waits for on this node. */
 void metrics_put_waits(struct json_text *text, const struct status_source *source);

@@ -48,12 +48,13 @@ static void metrics_put_gauge(struct json_text *text, const char *name, const ch
     metrics_put_line(text, "%s %" PRIu64, name, value);
 }
 
-const char *metrics_label(const char *value, char escaped[2 * CONFIG_NAME_BYTES + 1])
+const char *metrics_label(const char *value, char escaped[METRICS_LABEL_BYTES])
 {
-    char shown[2 * CONFIG_NAME_BYTES];
+    char shown[METRICS_LABEL_BYTES];
     size_t used = 0;
     shown_copy(shown, sizeof(shown), value);
-    for (const char *s = shown; *s && used < 2 * CONFIG_NAME_BYTES - 1; s++) {
+    /* A name has room for all of it: a control of two bytes becomes seven. */
+    for (const char *s = shown; *s && used < METRICS_LABEL_BYTES - 2; s++) {
         if (*s == '"' || *s == '\\')
             escaped[used++] = '\\';
         escaped[used++] = *s;
@@ -76,7 +77,7 @@ static void metrics_put_peers(struct json_text *text, const struct status_source
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         metrics_put_family(text, families[i].name, families[i].type, families[i].help);
         for (uint32_t node = 0; node < source->config->server_count; node++) {
-            char name[2 * CONFIG_NAME_BYTES + 1];
+            char name[METRICS_LABEL_BYTES];
             if (node == source->config->self || node >= source->engine->peer_count)
                 continue;
             uint64_t values[] = {source->membership->peers[node].state == MEMBERSHIP_UP,
@@ -95,7 +96,7 @@ static void metrics_put_refused(struct json_text *text, const struct status_sour
     metrics_put_family(text, "shoal_peer_refused_messages_total", "counter",
                        "Sealed messages of the peer that were refused.");
     for (uint32_t node = 0; node < source->config->server_count; node++) {
-        char name[2 * CONFIG_NAME_BYTES + 1];
+        char name[METRICS_LABEL_BYTES];
         if (node == source->config->self || node >= source->engine->peer_count)
             continue;
         metrics_label(source->config->servers[node].name, name);
@@ -130,7 +131,7 @@ char *status_metrics(const struct status_source *source, size_t *length)
     const struct engine_status *engine = source->engine;
     struct json_text text;
     json_text_init(&text);
-    char node[2 * CONFIG_NAME_BYTES + 1], provider[2 * CONFIG_NAME_BYTES + 1];
+    char node[METRICS_LABEL_BYTES], provider[METRICS_LABEL_BYTES];
     metrics_put_family(&text, "shoal_daemon_info", "gauge", "This daemon.");
     metrics_put_line(&text, "shoal_daemon_info{software=\"%s\",node=\"%s\",provider=\"%s\"} 1",
                      source->software, metrics_label(source->config->node, node),

@@ -92,7 +92,7 @@ void status_put_lost(struct json_text *text, const struct succession *succession
 
 static void metrics_put_generations(struct json_text *text, const struct job *jobs)
 {
-    char name[2 * CONFIG_NAME_BYTES + 1];
+    char name[METRICS_LABEL_BYTES];
     metrics_put_family(text, "shoal_job_generation", "gauge",
                        "How often the ranks of the job have formed anew, from 1.");
     for (const struct job *job = jobs; job; job = job->hh.next) {
@@ -114,7 +114,7 @@ static void metrics_put_recovered(struct json_text *text, const struct job *jobs
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         metrics_put_family(text, families[i].name, families[i].type, families[i].help);
         for (const struct job *job = jobs; job; job = job->hh.next) {
-            char name[2 * CONFIG_NAME_BYTES + 1];
+            char name[METRICS_LABEL_BYTES];
             if (job->state != JOB_READY)
                 continue;
             metrics_label(job->name, name);
@@ -144,7 +144,7 @@ static bool metrics_named_before(const struct succession *const *waiting, uint32
 static void metrics_put_waiting(struct json_text *text, const struct status_source *source,
                                 const struct succession *const *waiting, uint32_t count)
 {
-    char name[2 * CONFIG_NAME_BYTES + 1];
+    char name[METRICS_LABEL_BYTES];
     metrics_put_family(text, "shoal_job_lost_seconds", "gauge",
                        "Since when ranks of a job that has failed wait for its next generation.");
     for (uint32_t i = 0; i < count; i++)

@@ -75,7 +75,7 @@ void status_put_overlap(struct json_text *text, const struct overlap_figures *fi
 static void metrics_put_wait(struct json_text *text, const struct job *job, const char *cause,
                              const char *culprit, uint32_t us, uint32_t window_us)
 {
-    char name[2 * CONFIG_NAME_BYTES + 1], who[2 * CONFIG_NAME_BYTES + 1];
+    char name[METRICS_LABEL_BYTES], who[METRICS_LABEL_BYTES];
     metrics_put_line(text, "shoal_job_wait_ratio{job=\"%s\",cause=\"%s\",culprit=\"%s\"} %.6f",
                      metrics_label(job->name, name), cause, metrics_label(culprit, who),
                      us < window_us ? (double)us / window_us : 1.0);
@@ -100,7 +100,7 @@ static void metrics_put_job_waits(struct json_text *text, const struct job *job,
 static void metrics_put_part(struct json_text *text, const struct job *job, const char *part,
                              double part_s, const struct overlap_figures *it)
 {
-    char name[2 * CONFIG_NAME_BYTES + 1];
+    char name[METRICS_LABEL_BYTES];
     double window_s = it->window_us / US_PER_S;
     metrics_put_line(text, "shoal_job_time_ratio{job=\"%s\",part=\"%s\"} %.6f",
                      metrics_label(job->name, name), part,
@@ -140,7 +140,7 @@ static const struct verdict *metrics_find_verdict(const struct status_source *so
 static void metrics_put_without(struct json_text *text, const struct job *job,
                                 const struct verdict *it, const struct config *config)
 {
-    char name[2 * CONFIG_NAME_BYTES + 1], node[2 * CONFIG_NAME_BYTES + 1], rank[16] = "";
+    char name[METRICS_LABEL_BYTES], node[METRICS_LABEL_BYTES], rank[16] = "";
     if (it->kind == VERDICT_NOBODY || it->node >= config->server_count)
         return;
     if (it->rank != WAITS_NOBODY)
@@ -156,7 +156,7 @@ static void metrics_put_without(struct json_text *text, const struct job *job,
 static void metrics_put_verdicts(struct json_text *text, const struct status_source *source)
 {
     const struct job *jobs = coordinator_jobs(source->coordinator);
-    char name[2 * CONFIG_NAME_BYTES + 1];
+    char name[METRICS_LABEL_BYTES];
     metrics_put_family(text, "shoal_job_step_seconds", "gauge",
                        "What a step of the job took lately; of jobs whose rank 0 is here.");
     for (const struct job *job = jobs; job; job = job->hh.next) {

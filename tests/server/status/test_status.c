@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/status/status_metric.h"
 #include "tests/lib/server/coordinator_network.h"
 #include "tests/lib/suite.h"
 
@@ -301,6 +302,20 @@ START_TEST(test_controls)
     expect_text(json_array_get(json_object_get(status, "peers"), 0), "last_error",
                 controls[_i].shown);
     json_decref(status);
+}
+END_TEST
+
+/* The longest name that becomes longest is a label as a whole, and so good UTF-8. */
+START_TEST(test_longest_label)
+{
+    char name[CONFIG_NAME_BYTES] = "", label[METRICS_LABEL_BYTES];
+    while (strlen(name) + 2 < sizeof(name))
+        strcat(name, "\xc2\x9b");
+    strcat(name, "a");
+    ck_assert_uint_eq(strlen(name), sizeof(name) - 1);
+    metrics_label(name, label);
+    ck_assert_uint_eq(strlen(label), (sizeof(name) - 2) / 2 * strlen("\\\\u009b") + 1);
+    ck_assert_str_eq(label + strlen(label) - 8, "\\\\u009ba");
 }
 END_TEST
 
@@ -620,6 +635,7 @@ int main(void)
     tcase_add_test(cases, test_peers);
     tcase_add_test(cases, test_away);
     tcase_add_test(cases, test_gathering);
+    tcase_add_test(cases, test_longest_label);
     tcase_add_loop_test(cases, test_controls, 0, sizeof(controls) / sizeof(controls[0]));
     tcase_add_test(cases, test_joining_elsewhere);
     tcase_add_test(cases, test_running_late_failed);
