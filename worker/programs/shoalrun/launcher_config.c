@@ -96,15 +96,25 @@ static int extra_merge(json_t *root, const struct launch_config *config, struct 
     return result;
 }
 
-/* Whoever reaches the port could be one of the daemons: on top of what the user has said. */
+/* Whether what a daemon says in this part of its configuration can be heard on this machine alone.
+ */
+static bool stays_here(const json_t *root, const char *part)
+{
+    const char *address =
+        json_string_value(json_object_get(json_object_get(root, part), "address"));
+    return !address || strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
+}
+
+/* Whoever reaches the port could be one of the daemons: on top of what the user has said. Without
+ * "protect" what goes between daemons that have a secret is encrypted. */
 static int secret_add(json_t *root, const struct launch_config *config, struct error *error)
 {
     if (!config->secret_path || json_object_get(root, "secret_file") ||
         json_object_get(root, "certificate_file"))
         return 0;
     if (json_object_set_new(root, "secret_file", json_string(config->secret_path)) ||
-        (!json_object_get(root, "protect") &&
-         json_object_set_new(root, "protect", json_string("none"))))
+        (!json_object_get(root, "protect") && stays_here(root, "listen") &&
+         stays_here(root, "fabric") && json_object_set_new(root, "protect", json_string("none"))))
         return error_set(error, ERR_MEMORY, "out of memory");
     return 0;
 }

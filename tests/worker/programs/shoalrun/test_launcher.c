@@ -360,6 +360,10 @@ START_TEST(test_config_secret)
         {"{\"secret_file\":\"/own\",\"protect\":\"none\"}", "/own", "none"},
         {"{\"certificate_file\":\"/c\",\"key_file\":\"/k\",\"authority_file\":\"/a\"}", NULL, NULL},
         {"{\"timeouts\":{\"peer_ms\":700}}", "/run/secret", "none"},
+        {"{\"listen\":{\"address\":\"::1\"}}", "/run/secret", "none"},
+        /* heard on other machines, which must not read it */
+        {"{\"listen\":{\"address\":\"0.0.0.0\"}}", "/run/secret", NULL},
+        {"{\"fabric\":{\"address\":\"10.0.0.1\"}}", "/run/secret", NULL},
     };
     uint16_t ports[] = {1, 2};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
