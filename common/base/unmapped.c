@@ -23,8 +23,8 @@ void unmapped_parse(struct unmapped *unmapped, const char *map, const char *over
     }
     char *end;
     unsigned long uid = strtoul(overflow, &end, 10);
-    *unmapped = (struct unmapped){.any = mapped<USERS, .uid = end> overflow ? (uint32_t)uid
-                                                                            : OVERFLOW_DEFAULT};
+    unmapped->any = mapped < USERS;
+    unmapped->uid = end == overflow ? OVERFLOW_DEFAULT : (uint32_t)uid;
 }
 
 /* A file of /proc as text; false: it is not there. */

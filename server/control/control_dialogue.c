@@ -268,7 +268,7 @@ static void dialogue_on_line(void *context, char *line, size_t length)
         dialogue_reject(worker, error.text);
 }
 
-/* Nobody whom the daemon knows more of than the descriptor: told why, and closed. */
+/* Of this connection the daemon has only the descriptor: it says why, and closes it. */
 static void dialogue_send_away(struct control *control, int fd, const struct ucred *credentials,
                                int code, const char *why)
 {
@@ -295,7 +295,8 @@ static bool dialogue_knows(struct control *control, const struct ucred *credenti
     char why[ERROR_TEXT_BYTES];
     snprintf(why, sizeof(why),
              "the daemon of node %s cannot tell who this is: in its user namespace user %" PRIu32
-             " stands for all that have no number there (map this user into it)",
+             " stands for all that have no number there (run it as another user, or map all users "
+             "into the namespace)",
              control->config->node, unmapped->uid);
     dialogue_send_away(control, fd, credentials, ERR_REFUSED, why);
     return false;
