@@ -37,7 +37,7 @@ START_TEST(test_warnings_are_kept)
     log_error(&log_, "ended");
     ck_assert_uint_eq(log_ring_read(&ring, lines), 2);
     ck_assert_int_eq(lines[0].level, LOG_LEVEL_WARNING);
-    ck_assert_str_eq(lines[0].text, "node b is gone");
+    ck_assert_str_eq(lines[0].text, "node b is\\u000agone");
     ck_assert_int_eq(lines[1].level, LOG_LEVEL_ERROR);
     ck_assert_str_eq(lines[1].text, "ended");
     ck_assert_int_gt((int)pread(log_.fd, file, sizeof(file) - 1, 0), 0);

@@ -527,23 +527,29 @@ START_TEST(long_texts_are_cut_and_other_bytes_do_no_harm)
 {
     struct fixture_options options = {
         .nodes = 2, .ranks = 2, .rank_nodes = {0, 1}, .weights = {0, 1}, .chunk_bytes = 4096};
-    static const uint32_t lengths[] = {0, 1, ERROR_TEXT_BYTES - 1, ERROR_TEXT_BYTES, 4096};
+    static const struct {
+        uint32_t length;
+        size_t shown; /* "\n" becomes "\\u000a" */
+    } texts[] = {{0, 0},
+                 {1, 6},
+                 {ERROR_TEXT_BYTES - 1, ERROR_TEXT_BYTES - 1},
+                 {ERROR_TEXT_BYTES, ERROR_TEXT_BYTES - 1},
+                 {4096, ERROR_TEXT_BYTES - 1}};
     char text[4096];
     memset(text, 'x', sizeof(text));
     text[0] = '\n';
     text[1] = '\xff';
     text[2] = '\x1b';
-    for (unsigned i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+    for (unsigned i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         struct fixture *fixture = fixture_create(&options);
         struct wire_header header = fixture_header(1, WIRE_ERROR, 0, 0, COUNT);
         header.status = ERR_LOST;
-        ck_assert_int_eq(fixture_message(fixture, 1, header, text, lengths[i]), 0);
+        ck_assert_int_eq(fixture_message(fixture, 1, header, text, texts[i].length), 0);
         struct engine_event *event = fixture_event(fixture, ENGINE_GROUP_FAILED);
         ck_assert_int_eq(event->code, ERR_LOST);
-        size_t expected = lengths[i] < ERROR_TEXT_BYTES ? lengths[i] : ERROR_TEXT_BYTES - 1;
-        ck_assert_uint_eq(strlen(event->text), expected);
+        ck_assert_uint_eq(strlen(event->text), texts[i].shown);
         /* one line */
-        for (size_t k = 0; k < expected; k++)
+        for (size_t k = 0; k < texts[i].shown; k++)
             EXPECT((unsigned char)event->text[k] >= ' ');
         engine_event_free(event);
         fixture_destroy(fixture);
