@@ -300,6 +300,18 @@ class TorchsOwn(unittest.TestCase):
 
 
 class Errors(unittest.TestCase):
+    def test_the_name_is_said_once(self):
+        from shoal import library
+
+        for name, text, said in (
+            ("timed out", "", "timed out"),
+            ("rank lost", "rank 1 is gone", "rank lost: rank 1 is gone"),
+            ("ranks disagree", "the ranks disagree on collective 2", "the ranks disagree on collective 2"),
+            ("timed out", "timed out in shoal_wait", "timed out in shoal_wait"),
+            ("invalid argument", "rank 9: the invalid argument", "invalid argument: rank 9: the invalid argument"),
+        ):
+            self.assertEqual(library.said(name, text), said)
+
     def test_a_class_for_each_code(self):
         """The codes of shoal.h, as it has them."""
         from shoal import errors

@@ -54,7 +54,11 @@ Library::Library(const std::string &path)
 Error Library::error(int code) const
 {
     std::string text = error_text(), name = result_name(code);
-    return Error(code, text.empty() ? name : name + ": " + text);
+    if (text.empty())
+        return Error(code, name);
+    /* Once, where the text begins with the name. */
+    bool said = text.rfind(name, 0) == 0 || text.rfind("the " + name, 0) == 0;
+    return Error(code, said ? text : name + ": " + text);
 }
 
 } // namespace shoal_native

@@ -173,6 +173,13 @@ def library_paths():
     return [str(path) for path in paths if path.exists()] + ["libshoal.so.0"]
 
 
+def said(name, text):
+    """A result's name and the library's text: once, where the text begins with the name."""
+    if not text:
+        return name
+    return text if text.removeprefix("the ").startswith(name) else f"{name}: {text}"
+
+
 class Library:
     """libshoal, loaded. All its threads are C's; calls release Python's lock."""
 
@@ -199,7 +206,7 @@ class Library:
         """The exception for what just failed in this thread."""
         text = self.c.shoal_error_text().decode(errors="replace")
         name = self.c.shoal_result_name(code).decode()
-        return errors.make_error(code, f"{name}: {text}" if text else name)
+        return errors.make_error(code, said(name, text))
 
     def call(self, function, *arguments):
         result = function(*arguments)
