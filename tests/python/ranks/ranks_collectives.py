@@ -118,12 +118,23 @@ def test_truth_values_in_parts():
 
 
 def test_complex_numbers():
+    import shoal
+
     size, rank = dist.get_world_size(), dist.get_rank()
     for dtype in (torch.complex64, torch.complex128):
         tensor = torch.full((3, 2), complex(rank, 1), dtype=dtype).t()
         dist.all_reduce(tensor, group=group())
         assert torch.all(tensor == complex(sum(range(size)), size))
         outputs = [torch.empty(2, dtype=dtype) for _ in range(size)]
+        reduced = torch.full((3, 2), complex(rank, 1), dtype=dtype)
+        dist.reduce(reduced, 1, group=group())
+        assert torch.all(reduced == (complex(sum(range(size)), size) if rank == 1 else complex(rank, 1)))
+        part = torch.empty(2, dtype=dtype)
+        for op, over in ((ReduceOp.SUM, 1), (ReduceOp.AVG, size)):
+            given = [torch.full((2,), complex(rank, other), dtype=dtype) for other in range(size)]
+            dist.reduce_scatter(part, given, op, group=group())
+            assert torch.all(part == complex(sum(range(size)) / over, size * rank / over)), part
+        ranks.raises(shoal.InvalidError, lambda: dist.reduce(reduced, 0, ReduceOp.PRODUCT, group=group()))
         dist.all_gather(outputs, torch.full((2,), complex(0, rank), dtype=dtype), group=group())
         for other, output in enumerate(outputs):
             assert torch.all(output == complex(0, other))

@@ -21,7 +21,8 @@ def all_reduce(group, operation, tensor, op):
     dtype, code = _tensors.reduction(tensor.dtype, op)
     data = _tensors.flat(tensor)
     address = data.data_ptr()
-    operation.add(group.all_reduce(address, address, data.numel(), dtype, code), data, tensor)
+    count = _tensors.reduced_count(data)
+    operation.add(group.all_reduce(address, address, count, dtype, code), data, tensor)
     _finish_with(operation, _tensors.copy_back(tensor, data))
 
 
@@ -58,7 +59,8 @@ def reduce(group, operation, tensor, op, root):
     dtype, code = _tensors.reduction(tensor.dtype, op)
     data = _tensors.flat(tensor)
     address = data.data_ptr()
-    operation.add(group.reduce(address, address, data.numel(), dtype, code, root), data, tensor)
+    count = _tensors.reduced_count(data)
+    operation.add(group.reduce(address, address, count, dtype, code, root), data, tensor)
     if group.rank == root:
         _finish_with(operation, _tensors.copy_back(tensor, data))
 
@@ -97,7 +99,8 @@ def reduce_scatter(group, operation, output, inputs, op):
         )
     parts = [_tensors.flat(tensor) for tensor in inputs]
     (result,) = _receive(operation, [output])
-    request = group.reduce_scatter(_parts(parts), result.data_ptr(), dtype, code)
+    places = [(part.data_ptr(), _tensors.reduced_count(part)) for part in parts]
+    request = group.reduce_scatter(places, result.data_ptr(), dtype, code)
     operation.add(request, parts, list(inputs))
 
 

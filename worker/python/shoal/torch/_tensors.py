@@ -27,6 +27,9 @@ _OPS = [
     (ReduceOp.BXOR, library.BXOR),
 ]
 
+# Sums and averages are those of the real and of the imaginary parts.
+_PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+
 # On bytes that are 0 or 1. A sum of truths is their "or", as torch.tensor + gives it.
 _BOOL_OPS = {
     library.SUM: library.MAX,
@@ -48,6 +51,8 @@ def reduction(dtype, op):
         if code not in _BOOL_OPS:
             raise errors.InvalidError(f"{op} is not for torch.bool")
         return library.U8, _BOOL_OPS[code]
+    if dtype in _PARTS and code in (library.SUM, library.AVG):
+        return DTYPES[_PARTS[dtype]], code
     if dtype not in DTYPES:
         raise errors.InvalidError(f"{dtype} cannot be reduced: {known_names()} and torch.bool can")
     return DTYPES[dtype], code
@@ -55,6 +60,11 @@ def reduction(dtype, op):
 
 def known_names():
     return ", ".join(str(dtype) for dtype in DTYPES)
+
+
+def reduced_count(tensor):
+    """Of the elements of reduction()'s type."""
+    return tensor.numel() * (2 if tensor.is_complex() else 1)
 
 
 def movement(tensor):
