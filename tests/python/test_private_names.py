@@ -20,7 +20,10 @@ PACKAGE = suite.TREE / "worker" / "python"
 # one thing in different versions, of the last ones first.
 NAMES = {
     "torch": ("_assert_async", "_C._get_accelerator", "_utils._get_device_index", "Tensor._nnz", "Tensor._version"),
-    "torch._C._dynamo.eval_frame": ("_FrameAction.SKIP", "_FrameExecStrategy"),
+    "torch._C._dynamo.eval_frame": (
+        ("_FrameAction.SKIP", "skip_code"),  # 2.6 has the second, which is not used
+        ("_FrameExecStrategy", "skip_code"),
+    ),
     "torch._C._distributed_c10d": (
         "_create_work_from_future",
         "_DistributedBackendOptions",

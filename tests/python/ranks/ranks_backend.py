@@ -139,7 +139,7 @@ def test_parts_of_a_group():
     needs(world(), "split_group")
     rank = dist.get_rank()
     both = world().split_group([1, 0], group_name="both")
-    assert both.size() == 2 and ranks.member(both).session is ranks.member(world()).session
+    assert (both.rank(), both.size()) == (rank, 2) and ranks.member(both).session is ranks.member(world()).session
     check_sum(both, 2)
     alone = world().split_group([rank], timeout=SHORT, group_name=f"alone-{rank}")
     check_sum(alone, 1)
@@ -155,6 +155,31 @@ def test_what_cannot_be_split():
         assert "of a group of 2" in str(error), error
 
 
+def test_a_group_without_some():
+    """shrink: all ranks but those; the new group outlives the old one, as torch's shrink_group has it."""
+    group = dist.new_group(timeout=ranks.TIMEOUT)
+    needs(backend(group), "shrink")
+    rank = dist.get_rank()
+    if rank == 1:
+        alone = ranks.member(group).shrink([0])
+        assert alone.name() == "shoal" and (alone.rank(), alone.size()) == (0, 1)
+        dist.destroy_process_group(group)
+        assert alone.member.failure() is None
+    dist.barrier(group=ranks.gloo)
+
+
+def test_a_group_that_was_destroyed():
+    """Whoever keeps it is told; the groups beside it go on."""
+    group = dist.new_group(timeout=ranks.TIMEOUT)
+    dist.destroy_process_group(group)
+    member = ranks.member(group)
+    if hasattr(c10d.Backend, "shutdown"):  # torch 2.6 tells nobody
+        error = ranks.raises(errors.StateError, lambda: group.allreduce([torch.ones(1)]).wait())
+        assert "was destroyed" in str(error), error
+    assert member.session.job is not None
+    check_sum(world(), 2)
+
+
 def test_groups_that_merge():
     """Two jobs of one rank each become one of two."""
     needs(world(), "merge_remote_group")
@@ -163,6 +188,25 @@ def test_groups_that_merge():
     merged = world().merge_remote_group(store, 2, ranks.TIMEOUT, "merged")
     assert merged.size() == 2 and ranks.member(merged).session is not ranks.member(world()).session
     check_sum(merged, 2)
+
+
+def test_products_before_the_sum():
+    """PREMUL_SUM, with a number and with a tensor: what is sent stays as it was."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    for factor in (0.5, torch.tensor([0.5])):
+        op = dist._make_nccl_premul_sum(factor)
+        for tensor in (torch.full((4,), rank + 1.0), torch.full((4, 4), rank + 1.0).t()[::2]):
+            dist.all_reduce(tensor, op)
+            assert torch.all(tensor == 1.5), tensor
+        tensor = torch.full((4,), rank + 1.0)
+        dist.reduce(tensor, 1, op)
+        assert torch.all(tensor == (1.5 if rank == 1 else 1)), tensor
+        inputs, out = [torch.full((2,), rank + 1.0) for _ in range(size)], torch.zeros(2)
+        dist.reduce_scatter(out, inputs, op)
+        assert out.tolist() == [1.5] * 2 and inputs[0].tolist() == [rank + 1.0] * 2
+        whole = torch.full((2 * size,), rank + 1.0)
+        dist.reduce_scatter_tensor(out.zero_(), whole, op)
+        assert out.tolist() == [1.5] * 2 and torch.all(whole == rank + 1)
 
 
 def test_a_receive_from_any_rank():

@@ -40,6 +40,9 @@ class Actions(ranks_elastic.Actions):
         assert (group.rank(), group.size()) == (dist.get_rank(), dist.get_world_size())
         assert dist.get_world_size() == len(handles)
 
+    def abort(self):
+        dist.GroupMember.WORLD.abort()
+
     def part(self):
         """Of a group that is a part of the job."""
         group = dist.new_group([0, 1], pg_options=shoal.torch.Options(reconfigurable=True))
@@ -156,6 +159,17 @@ def test_who_does_not_come_is_named():
     assert said.kind == "TimeoutError" and "rank 1 " in said.text, said
     assert "rank 1 " in fails(a.call, "sum").text
     move([a, b], 1301, handles)
+    assert check([a, b]) == [0, 1]
+    end([a, b])
+
+
+def test_going_on_after_an_abort():
+    """Of the group itself, whose job is left with it."""
+    a, b = begin(2)
+    handles = each([a, b], "handle")
+    each([a, b], "abort")
+    assert "aborted" in fails(a.call, "sum").text
+    move([a, b], 1200, handles)
     assert check([a, b]) == [0, 1]
     end([a, b])
 

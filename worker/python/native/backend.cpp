@@ -25,6 +25,40 @@ template <typename Pointer> std::optional<Milliseconds> timeout_in(const Pointer
     return options ? std::optional<Milliseconds>(options->timeout) : std::nullopt;
 }
 
+/* What PREMUL_SUM multiplies each rank's tensor with before the sum; none: it is another operation.
+ */
+std::optional<at::Tensor> factor_of(const c10d::ReduceOp &op)
+{
+    if (static_cast<c10d::ReduceOp::RedOpType>(op) != c10d::ReduceOp::PREMUL_SUM)
+        return std::nullopt;
+    const auto *factor = static_cast<const c10d::NCCLPreMulSumSupplement *>(op.supplement_.get());
+    if (!factor)
+        throw Error(SHOAL_EINVALID, "PREMUL_SUM without a factor");
+    return factor->tensor_factor.defined() ? factor->tensor_factor.reshape({})
+                                           : at::scalar_tensor(factor->double_factor, at::kDouble);
+}
+
+template <typename Options> Options as_sum(const Options &options)
+{
+    Options sum = options;
+    sum.reduceOp = c10d::ReduceOp(c10d::ReduceOp::SUM);
+    return sum;
+}
+
+void scale(const Backend::List &tensors, const at::Tensor &factor)
+{
+    for (const auto &tensor : tensors)
+        tensor.detach().mul_(factor);
+}
+
+Backend::List scaled(const Backend::List &tensors, const at::Tensor &factor)
+{
+    Backend::List products;
+    for (const auto &tensor : tensors)
+        products.push_back(tensor.detach().clone().mul_(factor));
+    return products;
+}
+
 } // namespace
 
 Backend::Backend(std::shared_ptr<Collectives> collectives, py::object member, std::string name)
@@ -38,11 +72,11 @@ Backend::~Backend()
 {
     if (!Py_IsInitialized()) {
         member.release();
-        last_work.release();
+        last_receive.release();
         return;
     }
     py::gil_scoped_acquire held;
-    last_work = py::object();
+    last_receive = py::object();
     member = py::object();
 }
 
@@ -57,7 +91,8 @@ Started Backend::add(Started work, bool native)
     return work;
 }
 
-/* Whoever began a batch in which something was refused may not end it: nothing is kept for that. */
+/* Whoever began a batch in which something was refused perhaps never ends it: nothing is kept for
+ * that. */
 void Backend::give_up_batch(const std::string &why)
 {
     std::vector<Started> unused; /* freed without the lock */
@@ -74,7 +109,7 @@ template <typename Call> Started Backend::native(const Call &call)
     try {
         Collectives::Started work = call();
         return work ? add(std::move(work), true) : nullptr;
-    } catch (const Error &error) {
+    } catch (const std::exception &error) {
         give_up_batch(error.what());
         throw;
     }
@@ -102,11 +137,12 @@ Started Backend::in_python(const char *method, const Arguments &...arguments)
         try {
             py::object made = member.attr(method)(arguments...);
             work = made.cast<Started>();
-            last_work = std::move(made);
+            if (std::string("recv_anysource") == method)
+                last_receive = std::move(made);
         } catch (py::error_already_set &error) {
             raise(error);
         }
-    } catch (const ::python_error &error) {
+    } catch (const std::exception &error) {
         give_up_batch(error.what());
         throw;
     }
@@ -121,6 +157,10 @@ Started Backend::broadcast(List &tensors, const c10d::BroadcastOptions &options)
 
 Started Backend::allreduce(List &tensors, const c10d::AllreduceOptions &options)
 {
+    if (auto factor = factor_of(options.reduceOp)) {
+        scale(tensors, *factor);
+        return allreduce(tensors, as_sum(options));
+    }
     auto work = native([&] { return collectives->all_reduce(tensors, options); });
     return work ? work : in_python("allreduce", tensors, options);
 }
@@ -137,6 +177,13 @@ Started Backend::allreduce_coalesced(List &tensors, const c10d::AllreduceCoalesc
 
 Started Backend::reduce(List &tensors, const c10d::ReduceOptions &options)
 {
+    if (auto factor = factor_of(options.reduceOp)) {
+        bool is_root = options.rootRank == getRank();
+        List products = is_root ? tensors : scaled(tensors, *factor);
+        if (is_root)
+            scale(tensors, *factor);
+        return reduce(products, as_sum(options));
+    }
     auto work = native([&] { return collectives->reduce(tensors, options); });
     return work ? work : in_python("reduce", tensors, options);
 }
@@ -188,6 +235,12 @@ Started Backend::scatter(List &outputs, Lists &tensors, const c10d::ScatterOptio
 Started Backend::reduce_scatter(List &outputs, Lists &tensors,
                                 const c10d::ReduceScatterOptions &options)
 {
+    if (auto factor = factor_of(options.reduceOp)) {
+        Lists products;
+        for (const auto &list : tensors)
+            products.push_back(scaled(list, *factor));
+        return reduce_scatter(outputs, products, as_sum(options));
+    }
     auto work = native([&] { return collectives->reduce_scatter(outputs, tensors, options); });
     return work ? work : in_python("reduce_scatter", outputs, tensors, options);
 }
@@ -202,6 +255,10 @@ Started Backend::_reduce_scatter_base(at::Tensor &output, at::Tensor &tensor,
 Started Backend::reduce_scatter_tensor_coalesced(List &outputs, List &tensors,
                                                  const c10d::ReduceScatterOptions &options)
 {
+    if (auto factor = factor_of(options.reduceOp)) {
+        List products = scaled(tensors, *factor);
+        return reduce_scatter_tensor_coalesced(outputs, products, as_sum(options));
+    }
     auto work =
         native([&] { return collectives->reduce_scatter_tensors(outputs, tensors, options); });
     return work ? work : in_python("reduce_scatter_tensor_coalesced", outputs, tensors, options);

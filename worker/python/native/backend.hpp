@@ -20,9 +20,9 @@
 namespace shoal_native
 {
 
-/* Each collective is asked of Collectives first, without Python's lock; what is none for those, and
- * what is rare, is done by the group's part in Python (class Member of shoal.torch._member), whose
- * methods have the same names as here. Any thread may call, with Python's lock or without it.
+/* Each collective is asked of Collectives first, without Python's lock; what those cannot do,
+ * and what is rare, is done by the group's part in Python (class Member of shoal.torch._member),
+ * whose methods have the same names as here. Any thread may call, with Python's lock or without it.
  *
  * Those without `override` are not there in every torch that this is built for. */
 class __attribute__((visibility("hidden"))) Backend final : public c10d::Backend
@@ -129,8 +129,8 @@ class __attribute__((visibility("hidden"))) Backend final : public c10d::Backend
     void give_up_batch(const std::string &why);
 
     const std::string name;
-    py::object last_work; /* Python's object for it, which has what is known of it */
-    std::mutex lock;      /* of what follows; nothing is called under it */
+    py::object last_receive; /* from any rank, in Python: its object knows the source */
+    std::mutex lock;         /* of what follows; nothing is called under it */
     bool batching = false;
     std::vector<Started> batch;
     bool batch_is_native = true;

@@ -92,6 +92,9 @@ PYBIND11_MODULE(shoal_native, module)
                 return work.result();
             },
             Released());
+    work.def("source_rank_in_python", &Work::sourceRank, Released());
+    for (const char *name : {"_source_rank", "source_rank"})
+        work.attr(name) = work.attr("__dict__")["source_rank_in_python"];
     module.def("join", &Work::join);
     /* The base class's is a function of Python's by now (_work.py), which def() would not overload.
      */

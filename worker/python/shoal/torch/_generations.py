@@ -134,6 +134,7 @@ def _default_group(what):
     group = _process_group.member_of(dist.GroupMember.WORLD)
     if group is None:
         raise errors.UnsupportedError(f"{what}: the default process group is not of shoal")
+    group.session.open_job()
     return group
 
 

@@ -5,10 +5,12 @@ torch's Work. torch reaches it by way of the native Backend, for what that does 
 in Python (_process_group.py).
 """
 
+import collections
 import ctypes
 import datetime
 
 import torch
+import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from shoal import errors
@@ -26,6 +28,7 @@ class Member:
         self._store = store
         self.timeout = timeout  # of calls that say none
         self._barriers = 0
+        self._parts = collections.Counter()
         self.use(session, group, ranks)
 
     def use(self, session, group, ranks):
@@ -47,10 +50,10 @@ class Member:
     def retire(self, why):
         """The job goes on without this group: it raises `why`."""
         self._fail(why, anew=True)
-        self.is_whole = False
         self._store = None  # whose server may be with one that is lost
-        if self.group is not self.session.job.world:
+        if not self.is_whole and self.session.job is not None:
             self.group.close()
+        self.is_whole = False
         self.leave()
 
     def leave(self):
@@ -86,22 +89,23 @@ class Member:
     # --- its end
 
     def abort(self):
-        """Fail what is under way, so that whoever waits for it goes on. A group that is the whole job leaves it."""
-        self._end("the process group was aborted", 0)
-
-    def shutdown(self):
-        """The same, once what streams wait for is over."""
-        self._end("the process group was destroyed", None)
-
-    def _end(self, text, limit_s):
+        """Fail what is under way, so that whoever waits for it goes on. A group that is the whole job leaves it, so
+        that the other ranks learn of it, and takes the groups within along."""
         if not self._holds:
             return
-        why = errors.StateError(f"{text} before this was complete")
+        why = errors.StateError("the process group was aborted before this was complete")
         self._fail(why)
         self.counter.give_up(why.code, str(why))
         self.session.completions.give_up(self._fail, why)
         if self.is_whole:
-            self.session.close(limit_s)
+            self.session.close(0)
+        self.leave()
+
+    def shutdown(self):
+        """Take no more calls. The job is left with the last of its groups, once what streams wait for is over."""
+        if self._holds:
+            self._fail(errors.StateError("the process group was destroyed"))
+            self.leave()
 
     # --- groups of its ranks
 
@@ -115,7 +119,9 @@ class Member:
             raise errors.InvalidError(f"split: ranks {ranks} of a group of {self.group.size}: each once, from 0")
         timeout = timeout or self.timeout
         ranks = [self._job_ranks[rank] for rank in ranks]
-        group = self.session.job.open_group(ranks, _session.milliseconds(timeout))
+        group = self.session.open_job().open_group(ranks, _session.milliseconds(timeout))
+        self._parts[tuple(ranks)] += 1  # whose members have made it as often
+        store = dist.PrefixStore(f"part/{ranks}/{self._parts[tuple(ranks)]}", store)
         return self._another(self.session, group, ranks, store, timeout)
 
     def shrink(self, without, timeout=None):

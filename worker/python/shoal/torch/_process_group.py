@@ -38,7 +38,7 @@ def create(options, more=None):
     more = more if isinstance(more, Options) else Options()
     if ranks and default is not None:
         session = default.session
-        group = session.job.open_group(ranks, _session.milliseconds(options.timeout))
+        group = session.open_job().open_group(ranks, _session.milliseconds(options.timeout))
     elif going_on is not None and not ranks:
         session = going_on
         group = session.job.world
@@ -50,7 +50,7 @@ def create(options, more=None):
     name = options.group_id or "default"
     ranks = ranks or list(range(options.group_size))
     store = options.store
-    if session.store is None and session.meeting.name:  # a launcher may give the store of an attempt before
+    if session.store is None and session.meeting.name:  # a launcher may give the store of an earlier attempt
         store = dist.PrefixStore(session.meeting.name, store)
     parts = session, group, name, ranks, store, options.timeout
     if session.native is None or more.reconfigurable:
@@ -161,11 +161,11 @@ class ProcessGroup(_versions.GroupInPython, _reconfigurable.Reconfigurable, Memb
         return _versions.error_type(self.failure())
 
     def split_group(self, new_ranks, timeout=None, opts=None, group_name=None, group_desc=None):
-        new = self.split(self._store, list(new_ranks), timeout)
+        new = self.split(self._store, sorted(new_ranks), timeout)  # as torch's own in C++
         return _named(new, group_name, group_desc)
 
-    def merge_remote_group(self, store, size, timeout, group_name=None, group_desc=None):
-        rank = store.add("merge_remote_group/ranks", 1) - 1  # in the order in which they come
+    def merge_remote_group(self, store, size, timeout=None, group_name=None, group_desc=None):
+        rank = store.add("mergeGroupRank", 1) - 1  # torch's key: in the order in which they come
         return _named(self.merge(store, rank, size, timeout), group_name, group_desc)
 
     # --- several operations as one
@@ -184,7 +184,7 @@ class ProcessGroup(_versions.GroupInPython, _reconfigurable.Reconfigurable, Memb
         self._batch, self._refused = [], None
 
     def _give_up_batch(self, error):
-        """Whoever began a batch in which something was refused may not end it: nothing may be kept for that."""
+        """Whoever began a batch in which something was refused perhaps never ends it: nothing is kept for that."""
         if self._batch is not None:
             self._batch, self._refused = None, f"the batch is not whole: {error}"
 

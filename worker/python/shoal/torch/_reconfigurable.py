@@ -22,6 +22,16 @@ class Reconfigurable:
     _numbers = frozenset()  # that have been used
     _place = None  # where its daemon is, once its first job is left
 
+    def abort(self):
+        if self.is_whole and self._holds:
+            self._keep_place()
+        super().abort()
+
+    def _keep_place(self):
+        """Before its first job is left, whose daemon may end with it."""
+        if self._place is None:
+            self._place = self.session.meeting.of_job(self.session.meeting.job)
+
     @property
     def supports_reconfigure(self):
         return self.is_whole
@@ -41,8 +51,7 @@ class Reconfigurable:
         rank = self._check_members(number, handles)
         timeout = getattr(options, "timeout", None) or self.timeout
         self._numbers = self._numbers | {number}
-        if self._place is None:
-            self._place = self.session.meeting.of_job(self.session.meeting.job)
+        self._keep_place()
         place = self._place.of_job(_name_of(number, handles))
         store = self._store
         if self._holds:  # else the last time has failed

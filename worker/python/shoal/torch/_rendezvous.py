@@ -14,8 +14,9 @@ one, the first rank of each node starts a daemon for the job (_daemon.py) and te
 
 Rank 0 gathers, so that the number of look-ups grows with the ranks and not with their square.
 
-A launcher that starts the ranks anew may give them the store of the attempt before, with what is in it. So rank 0
-takes an answer for a rank's only when the rank has seen the plan that was made of it, and else makes another plan.
+A launcher that starts all ranks anew may give them the store of an earlier attempt, with what is in it. So rank 0
+takes an answer for a rank's only when the rank has seen the plan that was made from that answer, and else makes
+another plan. A rank that is started anew by itself, once the others have met, waits for its timeout.
 """
 
 import contextlib
@@ -193,7 +194,12 @@ def _answers(store, size, owed, deadline, timeout):
     """What all have answered. owed: gets the key of each that waits for the plan."""
     answers = []
     for rank in range(size):
-        answers.append(_get(store, f"node/{rank}", timeout, f"rank {rank}", deadline))
+        try:
+            answers.append(_get(store, f"node/{rank}", timeout, f"rank {rank}", deadline))
+        except Exception:
+            come = [f"node/{later}" for later in range(rank + 1, size) if store.check([f"node/{later}"])]
+            owed += [f"plan/{json.loads(store.get(key))['mark']}" for key in come]
+            raise
         owed.append(f"plan/{answers[rank]['mark']}")
     return answers
 
@@ -204,23 +210,31 @@ def _all_have_seen(store, name, answers, deadline, timeout):
     while missing:
         try:
             store.wait([f"{name}/met/{rank}" for rank in missing], _SLICE)
-            return True
+            break
         except RuntimeError:  # the slice is over
             missing = [rank for rank in missing if not store.check([f"{name}/met/{rank}"])]
         if any(json.loads(store.get(f"node/{rank}")) != answers[rank] for rank in missing):
             return False
         if missing and time.monotonic() >= deadline:
             raise errors.TimeoutError(f"timed out: rank {missing[0]} has not joined within {timeout.total_seconds():g} s")
-    return True
+    return all(json.loads(store.get(f"node/{rank}")) == answer for rank, answer in enumerate(answers))
 
 
 def _follow(store, rank, mark, timeout):
     """By every other rank: the same name."""
+    deadline = time.monotonic() + timeout.total_seconds()
     name, following = None, _get(store, f"plan/{mark}", timeout, "rank 0")
     while following != name:
         name = following
         store.set(f"{name}/met/{rank}", "seen")
-        following = _get(store, f"{name}/next", timeout, "rank 0")
+        while following == name and time.monotonic() < deadline:
+            try:
+                store.wait([f"{name}/next"], _SLICE)
+                break
+            except RuntimeError:  # the slice is over; a rank 0 that was started anew has made another plan
+                following = _get(store, f"plan/{mark}", timeout, "rank 0", deadline)
+        if following == name:
+            following = _get(store, f"{name}/next", timeout, "rank 0", deadline)
     return name
 
 

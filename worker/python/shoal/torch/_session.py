@@ -65,6 +65,13 @@ class Session:
         atexit.register(close_all)
         multiprocessing.util.Finalize(None, close_all, exitpriority=100)
 
+    def open_job(self):
+        """The job; raises where it has been left."""
+        job = self.job
+        if job is None:
+            raise errors.StateError("the process group has been aborted or destroyed: make it anew")
+        return job
+
     def use_device(self, number):
         """Open the job's device at the first tensor on it."""
         with self.lock:

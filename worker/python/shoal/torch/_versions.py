@@ -112,8 +112,11 @@ def move_inputs(device, inputs, named_inputs):
 
 
 def hide_from_dynamo(*classes):
-    """Have torch.compile run the methods of these classes as they are, and what they call, rather than trace them."""
+    """Have torch.compile run the methods of these classes as they are, and what they call, rather than trace them.
+    Nothing before 2.8, which has no such strategy: there it traces them."""
     dynamo = torch._C._dynamo.eval_frame
+    if not hasattr(dynamo, "_FrameExecStrategy"):
+        return
     skip = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.SKIP)
     for method in (method for one in classes for method in vars(one).values()):
         if inspect.isfunction(method):
