@@ -137,7 +137,7 @@ static void get_metrics(int http)
  */
 START_TEST(test_no_descriptors_left)
 {
-    struct control_client good, late;
+    struct control_client good, late = {.uid = geteuid()};
     uint16_t metrics_port;
     char text[4096] = "";
     int told = start_with_metrics(&metrics_port);
@@ -206,7 +206,7 @@ END_TEST
 /* A connection that waits too long for a descriptor is told so. */
 START_TEST(test_turned_away_without_descriptors)
 {
-    struct control_client late;
+    struct control_client late = {.uid = geteuid()};
     struct message message;
     daemons[0] = control_daemon_create(directory, 1, 0, ports);
     start(daemons[0]);

@@ -200,10 +200,12 @@ static int now_and_then(void)
     static const int families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK};
     struct addrinfo *found = NULL;
     struct ifaddrs *interfaces = NULL;
-    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
-        if (socket(families[i], families[i] == AF_NETLINK ? SOCK_RAW : SOCK_STREAM, 0) < 0 &&
-            errno != EAFNOSUPPORT)
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+        int fd = socket(families[i], families[i] == AF_NETLINK ? SOCK_RAW : SOCK_STREAM, 0);
+        if (fd < 0 && errno != EAFNOSUPPORT)
             return DID_NOT_HOLD;
+        close(fd);
+    }
     if (getaddrinfo("127.0.0.1", "1", NULL, &found) != 0 || getifaddrs(&interfaces) != 0)
         return DID_NOT_HOLD;
     freeaddrinfo(found);
