@@ -1,6 +1,7 @@
 """monitored_barrier: a barrier that names the ranks that did not come. Over torch's store, so that
 a rank that is stuck in a collective does not count as one that came; rank 0 watches the others."""
 
+import contextlib
 import time
 
 from shoal import errors
@@ -25,6 +26,7 @@ def _come(store, name, rank, timeout):
             f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting"
             " for send/recv from rank 0. Please check rank 0 logs for faulty rank."
         ) from problem
+    store.set(f"{name}/left/{rank}", b"left")
 
 
 def _watch(store, name, size, timeout, wait_all_ranks):
@@ -53,3 +55,7 @@ def _watch(store, name, size, timeout, wait_all_ranks):
             f" failed to pass monitoredBarrier in {milliseconds} ms"
         )
     store.set(f"{name}/all", b"here")
+    # The store may be in this process, which may end now: until the others have seen that all are there.
+    with contextlib.suppress(RuntimeError):
+        remaining_s = max(0.001, end - time.monotonic())
+        store.wait([f"{name}/left/{other}" for other in range(1, size)], type(timeout)(seconds=remaining_s))
