@@ -126,7 +126,7 @@ TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 # Those of what differs from one distribution to the next: libfabric, OpenSSL, libevent, the kernel's filters.
 SYSTEM_TESTS := $(filter $(addprefix $(BUILD)/tests/,common/auth/% common/transport/% server/control/% \
     server/sandbox/% e2e/jobs/% e2e/library/% e2e/programs/test_shoald%),$(TESTS))
-# Those that ask what they may do, and the capabilities that containers give root unless they are told otherwise.
+# These tests ask what they may do; below are the capabilities that containers give root by default.
 RIGHTS_TESTS := $(filter $(addprefix $(BUILD)/tests/,server/sandbox/% server/control/test_control_users \
     server/control/test_control_foreign e2e/attacks/test_attack_lines e2e/deployment/test_debian_root \
     e2e/deployment/test_namespaces e2e/jobs/test_users e2e/jobs/test_step_daemon e2e/programs/test_shoald_% \
@@ -145,11 +145,11 @@ GPU_BENCH := $(BUILD)/bench/bench_gpu_copy
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV)/bin/python3,/usr/bin/python3)
 PYTHON_TESTS := $(wildcard tests/python/test_*.py tests/python/*/test_*.py)
-# Those that take long, and for which one torch is enough, the newest: whole examples, on gloo too, and collectives by
-# another name.
+# These tests take long, and the newest torch is enough for them: they run whole examples, on gloo too, and collectives
+# by another name.
 ONE_TORCH_TESTS := $(wildcard tests/python/test_examples*.py tests/python/*/test_digits.py tests/python/*/test_text.py \
     tests/python/smddp/test_backend.py)
-# Training frameworks, in an environment of their own.
+# These tests run training frameworks, in an environment of their own.
 FRAMEWORKS_TESTS := $(wildcard tests/frameworks/test_*.py)
 FRAMEWORKS_ENV ?= /var/tmp/shoal-frameworks
 # The live page in a browser; skips itself where there is none.

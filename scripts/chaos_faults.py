@@ -156,7 +156,7 @@ class Reset(Fault):
         return chaos.rank_nodes() + chaos.cpu_nodes()
 
     def strike(self):
-        # Those alone: a rank whose connection with torch's own store is reset has lost more than shoal can mend.
+        # The fault resets connections of shoald alone: shoal cannot mend a rank's connection with torch's store.
         listed = self.chaos.inside(self.node, "ss", "-Htnp", "state", "established")
         ends = (ports_of(line) for line in listed.splitlines() if '"shoald"' in line)
         words = " or ".join(f"( sport = :{here} and dport = :{there} )" for here, there in ends)

@@ -85,7 +85,7 @@ PROGRAM
     chmod +x "$tests/common/beside" "$tests/common/alone"
 }
 
-# What a run of some of them with TEST_RERUN prints, after its status.
+# Run some of them with TEST_RERUN; print the exit status and then the output.
 self_run() {
     local rerun=$1 limit_s=60 status=0 said
     [[ $* != *hang* && $* != *late* ]] || limit_s=2
@@ -263,7 +263,7 @@ name_of() {
     printf '%s' "${name#tests/}"
 }
 
-# Of a program's first run; of its second, with "again".
+# Print the path of a program's log: of its first run, or, with "again", of its second.
 log_of() {
     local name
     name=$(name_of "$1")
@@ -316,7 +316,7 @@ is_crash() {
     esac
 }
 
-# What was said of a run of a program takes the place of what was said of the run before.
+# Count a run of a program in place of its run before.
 count() {
     local program=$1 good=$2 bad=$3 skips=$4
     passed=$((passed + good - ${good_of[$program]:-0}))
@@ -403,7 +403,7 @@ run() {
     done
 }
 
-# Those that failed, if they are few, once more.
+# Run those that failed once more, if they are few.
 rerun() {
     local program again=()
     for program in "$@"; do
@@ -419,7 +419,7 @@ rerun() {
     done
 }
 
-# What is said of some of the programs, under a heading where there is anything.
+# Print what a function says of each program, under a heading where there is anything.
 list() {
     local heading=$1 say=$2 program said
     shift 2

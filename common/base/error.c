@@ -23,7 +23,7 @@ const char *error_name(int code)
     return code == 0 || error_is_known(code) ? names[-code] : "unknown error";
 }
 
-/* What it is made of may be somebody else's words. */
+/* Escape what a terminal obeys: the text may hold somebody else's words. */
 static void error_show(struct error *error)
 {
     char text[ERROR_TEXT_BYTES];

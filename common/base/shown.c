@@ -30,7 +30,7 @@ size_t shown_utf8_length(const char *text)
     return length;
 }
 
-/* Of a sequence of that length. */
+/* Return the character of the UTF-8 sequence of `length` bytes at `text`. */
 static uint32_t code_point(const char *text, size_t length)
 {
     const unsigned char *s = (const unsigned char *)text;

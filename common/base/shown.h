@@ -12,12 +12,14 @@
 
 #define SHOWN_BYTES 8 /* of one character, and its end */
 
-/* Length of the UTF-8 sequence at `text`, or 0 when it is none (RFC 3629, table 3-7 of Unicode). */
+/* Return the length of the UTF-8 sequence at `text`, or 0 when it is none (RFC 3629, table 3-7 of
+ * Unicode). */
 size_t shown_utf8_length(const char *text);
-/* The first character of `text`, which is not empty, as it is shown. How many bytes of it that was.
- */
+/* Write the first character of `text`, which is not empty, as it is shown. Returns how many bytes
+ * of `text` it takes. */
 size_t shown_first(const char *text, char shown[SHOWN_BYTES]);
-/* All of it, as far as there is room, ended by a zero. Returns how long it has become. */
+/* Write `text` as it is shown, as far as whole characters have room, and a zero at the end. Returns
+ * the length in bytes. */
 size_t shown_copy(char *to, size_t room, const char *text);
 
 #endif

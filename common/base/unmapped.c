@@ -27,7 +27,7 @@ void unmapped_parse(struct unmapped *unmapped, const char *map, const char *over
     unmapped->uid = end == overflow ? OVERFLOW_DEFAULT : (uint32_t)uid;
 }
 
-/* A file of /proc as text; false: it is not there. */
+/* Read a file of /proc as text. False: the file is not there. */
 static bool file_read(const char *path, char *text, size_t room)
 {
     size_t used = 0;

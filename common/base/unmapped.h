@@ -12,10 +12,11 @@ struct unmapped {
     uint32_t uid; /* their number, which one that is mapped may have too */
 };
 
-/* Of this process. A kernel without user namespaces has none. */
+/* Read them for this process. A kernel without user namespaces has no such users. */
 void unmapped_read(struct unmapped *unmapped);
-/* The same from what /proc/self/uid_map and /proc/sys/kernel/overflowuid have; what makes no sense
- * maps nobody, and "" stands for the kernel's default. */
+/* Fill *unmapped from the texts of /proc/self/uid_map and /proc/sys/kernel/overflowuid. Lines of
+ * the map that make no sense map nobody; an `overflow` of "" stands for the kernel's default,
+ * 65534. */
 void unmapped_parse(struct unmapped *unmapped, const char *map, const char *overflow);
 
 #endif

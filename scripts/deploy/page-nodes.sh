@@ -68,8 +68,8 @@ END
     chmod +x "$folder/deliver"
 }
 
-# What the page's pip asks for, fetched by this machine's pip as it is configured, for Debian 12's Python; in the root
-# $1, whose pip then looks nowhere else.
+# Fetch what the page's pip asks for into the root $1, by this machine's pip as it is configured, for Debian 12's
+# Python. The root's pip then looks nowhere else.
 fetch_torch() {
     local env=${TORCH_ENV:-/var/tmp/shoal-torch}
     scripts/torch-env.sh "$env" || return 77

@@ -44,7 +44,7 @@ python_uses_it() {
     said=$(python3 -m shoal 2>&1) || status=$?
     printf '%s\n' "$said"
     grep -q "^backend *$backend" <<<"$said" || return 1
-    # Of one that is too old it is said that it is, and nothing is tried.
+    # python3 -m shoal says of a torch that is too old that it is, and tries nothing.
     if [[ $backend == none ]]; then grep -q 'needs torch 2.6 or later' <<<"$said"; else return "$status"; fi
 }
 

@@ -59,7 +59,7 @@ mkdir -p "$source/debian/source"
 printf '3.0 (native)\n' >"$source/debian/source/format"
 sed -e 's|@PREFIX@|/usr|g' "$source/config/shoald.service.in" >"$source/debian/shoal.shoald.service"
 
-# Without the native backend where Debian's PyTorch is older than the oldest that shoal runs on, or not there.
+# Build without the native backend where Debian's PyTorch is older than the oldest that shoal runs on, or not there.
 torch=$(dpkg-query -W -f '${db:Status-Status} ${Version}' python3-torch 2>/dev/null || true)
 if [[ $torch != 'installed '* ]] || dpkg --compare-versions "${torch#* }" lt 2.6; then
     export DEB_BUILD_PROFILES="${DEB_BUILD_PROFILES:-} pkg.shoal.nonative"

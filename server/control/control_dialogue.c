@@ -100,8 +100,8 @@ static bool dialogue_is_eventfd(int fd)
     return strcmp(target, "anon_inode:[eventfd]") == 0;
 }
 
-/* Whose other end the worker has made itself, as a pair: what is sent there carries this daemon's
- * credentials, which are nothing to give to somebody else's service. */
+/* Whether the worker's process has made both ends of the socket. What the daemon sends there
+ * carries its credentials, which no other service may get. */
 static bool dialogue_is_own(int fd, const struct coordinator_credentials *worker)
 {
     struct ucred maker;
@@ -268,7 +268,8 @@ static void dialogue_on_line(void *context, char *line, size_t length)
         dialogue_reject(worker, error.text);
 }
 
-/* Of this connection the daemon has only the descriptor: it says why, and closes it. */
+/* Tell a connection, of which there is only the descriptor, why it is refused; log that; close it.
+ */
 static void dialogue_send_away(struct control *control, int fd, const struct ucred *credentials,
                                int code, const char *why)
 {
@@ -286,7 +287,7 @@ static void dialogue_send_away(struct control *control, int fd, const struct ucr
     control_close_connection(control, credentials->uid, fd);
 }
 
-/* A number that stands for all users without one in this user namespace is nobody's. */
+/* Refuse the number that stands for all users who have none in this user namespace. */
 static bool dialogue_knows(struct control *control, const struct ucred *credentials, int fd)
 {
     const struct unmapped *unmapped = &control->options.unmapped;

@@ -22,8 +22,9 @@
 #define INFINIBAND_IOCTLS 0x1b00u /* those of verbs */
 #define SOCKET_IOCTLS 0x8900u     /* from 0x8910 on; before that whose signals a socket sends */
 
-/* What is not here does not exist for the daemon (ENOSYS): an older library that asks for something
- * newer then does without. By name: libseccomp does not know all of them everywhere. */
+/* The calls that the filter allows. Any other call fails with ENOSYS, as if the kernel did not have
+ * it, so that a library that tries a newer one does without. The list has names, since libseccomp
+ * does not know all of them everywhere. */
 static const char *const allowed[] = {
     /* memory */
     "brk",
@@ -187,8 +188,8 @@ static const char *const allowed[] = {
 #endif
 };
 
-/* Calls of which an argument is allowed: its lower 32 bits, which are all that the kernel looks at,
- * under the mask. */
+/* A call that the filter allows when the lower 32 bits of one argument, which are all that the
+ * kernel looks at, have this value under the mask. */
 struct allowance {
     int call;
     unsigned argument;
@@ -261,12 +262,12 @@ static int sandbox_allow(scmp_filter_ctx filter)
         if (number == __NR_SCMP_ERROR)
             continue;
         code = seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 0);
-        /* One that this machine's kernel never had. */
+        /* -EDOM: the kernel of this machine never had the call. */
         code = code == -EDOM ? 0 : code;
     }
     for (size_t i = 0; code == 0 && i < sizeof(allowances) / sizeof(allowances[0]); i++)
         code = sandbox_allow_one(filter, &allowances[i]);
-    /* Signals of its own: abort and raise send one by number. */
+    /* The daemon may signal itself: abort and raise send a signal by number. */
     struct allowance self = {SCMP_SYS(tgkill), 0, UINT32_MAX, (uint32_t)getpid()};
     return code == 0 ? sandbox_allow_one(filter, &self) : code;
 }

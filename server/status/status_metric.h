@@ -13,7 +13,7 @@ void metrics_put_line(struct json_text *text, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void metrics_put_family(struct json_text *text, const char *name, const char *type,
                         const char *help);
-/* A label's value: quotes, backslashes and controls escaped. */
+/* Escape a label's value: quotes, backslashes and controls. Returns `escaped`. */
 const char *metrics_label(const char *value, char escaped[METRICS_LABEL_BYTES]);
 
 /* status_waits.c: of each job, whom it waits for on this node. */

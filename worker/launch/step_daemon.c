@@ -125,7 +125,7 @@ static void step_take_folder(struct step_place *place, const char *path)
     snprintf(place->alive_path, sizeof(place->alive_path), "%s/alive", path);
 }
 
-/* Of this user's folders with another name the first: what others make is not this user's. */
+/* Find a folder of this user with six more characters behind the name; of several, the first. */
 static bool step_find_other(const struct step_place *place, char path[FOLDER_BYTES])
 {
     const char *name = place->name + sizeof(FOLDERS);
@@ -143,7 +143,7 @@ static bool step_find_other(const struct step_place *place, char path[FOLDER_BYT
     return path[0] != '\0';
 }
 
-/* Only the first task does, so that the others need not choose. */
+/* Make the folder. Only the first task calls this, so that the others need not choose. */
 static int step_make_folder(struct step_place *place, struct error *error)
 {
     char path[FOLDER_BYTES];
@@ -151,7 +151,7 @@ static int step_make_folder(struct step_place *place, struct error *error)
         step_take_folder(place, place->name);
         return 0;
     }
-    /* Its name is known before: anybody may have put something there, a link too. */
+    /* Others know the name before: anybody may have put something there, a link too. */
     snprintf(path, sizeof(path), "%.72s" OTHER_NAME, place->name);
     if (!mkdtemp(path)) /* mode 0700 */
         return error_set_errno(error, errno, "cannot make the folder %s, nor %s", place->name,
@@ -160,7 +160,8 @@ static int step_make_folder(struct step_place *place, struct error *error)
     return 0;
 }
 
-/* The folder of the step, if it is there: of this user alone, whoever has made what else. */
+/* Find the step's folder, which is this user's alone. Where there is none the first task makes it.
+ */
 static int step_find_folder(struct step_place *place, struct error *error)
 {
     char path[FOLDER_BYTES];
@@ -357,7 +358,7 @@ static int step_start(struct step_place *place, const char *program, uint64_t de
     return code;
 }
 
-/* 1: there is nothing to be done but wait; 0: something has changed. */
+/* Return 1 when the task can only wait, 0 when something has changed. */
 static int step_waits(struct step_place *place, struct error *error)
 {
     char said[SAID_BYTES];
@@ -369,8 +370,8 @@ static int step_waits(struct step_place *place, struct error *error)
     return !step_answers(place->socket_path);
 }
 
-/* Once, until the first task of the node may have made the folder, or had the daemon started, or
- * the folder is another one. */
+/* Wait once, until the first task of the node may have made the folder or had the daemon started,
+ * or the folder is another one. */
 static int step_await(struct step_place *place, uint64_t deadline_ns, struct error *error)
 {
     bool there = place->folder[0] != '\0';

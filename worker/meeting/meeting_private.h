@@ -70,7 +70,7 @@ static inline uint64_t meeting_word(uint64_t round, uint64_t state)
     return round << MEETING_STATE_BITS | state;
 }
 
-/* What this rank asks for in a round of its line. The others may write to what is in its slot. */
+/* Return what this rank asks for in a round of its line, which no other rank can write to. */
 static inline const struct meeting_ask *meeting_own_ask(const struct meeting *meeting,
                                                         uint64_t index)
 {

@@ -119,7 +119,7 @@ def test_what_has_failed():
 
 
 def test_abort_frees_a_waiter():
-    """Of a call in C++ and of one in Python; what comes after it raises."""
+    """abort() frees who waits for a call in C++, and for one in Python; later calls raise."""
     for tensor in (torch.ones(3), torch.ones(4, 4).t()[::2]):
         group = dist.new_group(timeout=ranks.TIMEOUT)
         needs(backend(group), "abort")
@@ -222,7 +222,7 @@ def test_a_receive_from_any_rank():
 
 
 def test_errors_keep_their_class_in_backward():
-    """Through torch's engine, whose threads have not Python's lock."""
+    """They go through torch's engine, whose threads have not Python's lock."""
 
     class Sum(torch.autograd.Function):
         @staticmethod

@@ -164,7 +164,7 @@ def test_who_does_not_come_is_named():
 
 
 def test_going_on_after_an_abort():
-    """Of the group itself, whose job is left with it."""
+    """The group itself is aborted, and leaves its job."""
     a, b = begin(2)
     handles = each([a, b], "handle")
     each([a, b], "abort")

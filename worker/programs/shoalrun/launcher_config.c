@@ -105,8 +105,8 @@ static bool stays_here(const json_t *root, const char *part)
     return !address || strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
 }
 
-/* Whoever reaches the port could be one of the daemons: on top of what the user has said. Without
- * "protect" what goes between daemons that have a secret is encrypted. */
+/* Add the run's secret to what the user has said: without one, whoever reaches the port could pose
+ * as a daemon of the run. Daemons with a secret encrypt unless "protect" is "none". */
 static int secret_add(json_t *root, const struct launch_config *config, struct error *error)
 {
     if (!config->secret_path || json_object_get(root, "secret_file") ||

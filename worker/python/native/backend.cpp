@@ -11,7 +11,7 @@ namespace
 
 using Started = Backend::Started;
 
-/* What Python has raised, as torch's C++ takes it along without Python's lock. */
+/* Throw what Python has raised in the form that torch's C++ takes along without Python's lock. */
 [[noreturn]] void raise(py::error_already_set &error)
 {
     error.restore();
@@ -25,8 +25,8 @@ template <typename Pointer> std::optional<Milliseconds> timeout_in(const Pointer
     return options ? std::optional<Milliseconds>(options->timeout) : std::nullopt;
 }
 
-/* What PREMUL_SUM multiplies each rank's tensor with before the sum; none: it is another operation.
- */
+/* Return the factor of PREMUL_SUM, by which each rank multiplies its tensor before the sum; none
+ * for another operation. */
 std::optional<at::Tensor> factor_of(const c10d::ReduceOp &op)
 {
     if (static_cast<c10d::ReduceOp::RedOpType>(op) != c10d::ReduceOp::PREMUL_SUM)
@@ -80,7 +80,7 @@ Backend::~Backend()
     member = py::object();
 }
 
-/* A collective that has been started: in a batch it is a part of it. */
+/* Note a collective that has been started: a batch that has been begun takes it in. */
 Started Backend::add(Started work, bool native)
 {
     std::lock_guard<std::mutex> held(lock);
@@ -91,8 +91,8 @@ Started Backend::add(Started work, bool native)
     return work;
 }
 
-/* Whoever began a batch in which something was refused perhaps never ends it: nothing is kept for
- * that. */
+/* Drop the batch, of which one call was refused. Its caller perhaps never ends it, so nothing is
+ * kept for that. */
 void Backend::give_up_batch(const std::string &why)
 {
     std::vector<Started> unused; /* freed without the lock */

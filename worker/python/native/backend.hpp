@@ -87,7 +87,7 @@ class __attribute__((visibility("hidden"))) Backend final : public c10d::Backend
     Started barrier(const c10d::BarrierOptions &options) override;
     void monitoredBarrier(const c10d::BarrierOptions &options, bool wait_all_ranks) override;
 
-    /* What is started between these two has one Work. */
+    /* Begin and end a batch: what is started between the two calls has one Work. */
     void startCoalescing() override;
     Started endCoalescing() override;
 
@@ -100,7 +100,7 @@ class __attribute__((visibility("hidden"))) Backend final : public c10d::Backend
     virtual c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store> &store,
                                                     const std::vector<int> &ranks,
                                                     const c10::intrusive_ptr<Options> &options);
-    /* With others who are in none of this group's jobs: a job of its own. */
+    /* Make a job with ranks that are in no job of this group. */
     virtual c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store> &store,
                                                     const c10::intrusive_ptr<Options> &options,
                                                     const int &rank, const int &size);
@@ -109,7 +109,7 @@ class __attribute__((visibility("hidden"))) Backend final : public c10d::Backend
     /* What is under way fails, and whoever waits for it goes on at once. A group that is the whole
      * job leaves it, so that the other ranks learn of it. */
     virtual void abort();
-    /* The same, once what streams wait for is over. */
+    /* Take no more calls. The last group of a job that shuts down leaves the job. */
     virtual void shutdown();
 #ifdef SHOAL_TORCH_HAS_ERRORS
     virtual c10d::ErrorType getError();

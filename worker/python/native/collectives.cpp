@@ -41,7 +41,7 @@ bool same_types(const Lists &lists, const List &tensors)
                       });
 }
 
-/* What comes in lists, one for each tensor. */
+/* Name the tensors of a call whose results come in lists, one for each tensor. */
 Tensors listed(const List &tensors, const Lists &outputs)
 {
     Tensors used{tensors, {}, outputs.empty() ? 0 : outputs[0].size()};
@@ -50,7 +50,7 @@ Tensors listed(const List &tensors, const Lists &outputs)
     return used;
 }
 
-/* What goes out of lists, one for each output. */
+/* Name the tensors of a call that takes lists, one for each output. */
 Tensors from_lists(const List &outputs, const Lists &tensors)
 {
     Tensors used{outputs, outputs};

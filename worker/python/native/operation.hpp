@@ -67,7 +67,7 @@ class Session : public std::enable_shared_from_this<Session>
      * release() after that. */
     void close(const std::string &text);
     void release();
-    /* What is under way of this group fails with `why`, and keeps its memory. */
+    /* Fail what is under way of this group with `why`; its memory is kept. */
     void give_up(const Group *group, const Error &why);
 
     const std::shared_ptr<const Library> library;

@@ -14,13 +14,14 @@
 namespace shoal_native
 {
 
-/* Dense, in memory, in row-major order, and the elements themselves. Not of a class of Python's. */
+/* Take a tensor that is dense, in memory, in row-major order, has the elements themselves, and is
+ * of no class of Python's. */
 bool take(const at::Tensor &tensor);
-/* At least one tensor, each such. */
+/* Take at least one tensor, each as take() does. */
 bool take_list(const std::vector<at::Tensor> &tensors);
-/* A list with one tensor for each of `size` ranks, all of one type. */
+/* Take a list with one tensor for each of `size` ranks, all of one type. */
 bool take_listed(const std::vector<at::Tensor> &tensors, int size);
-/* A list of `count` such lists. */
+/* Take `count` such lists. */
 bool take_lists(const std::vector<std::vector<at::Tensor>> &lists, size_t count, int size);
 
 /* Of those that the library can reduce. */

@@ -40,7 +40,7 @@ c10::IValue value_of(const Tensors &tensors)
     return c10::IValue(lists);
 }
 
-/* Ctrl-C, where Python's main thread waits: no other thread gets signals. */
+/* Raise what Ctrl-C asks for, where Python's main thread waits: no other thread gets signals. */
 void look_for_signals()
 {
     if (getpid() != gettid() || !Py_IsInitialized())

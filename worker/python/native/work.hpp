@@ -50,7 +50,7 @@ class Work : public c10d::Work
     /* The future is given to Python: what is hung on it may wait for other operations, and has a
      * thread of its own. */
     void chain();
-    /* As wait(), but none: as long as the operations may take. */
+    /* Wait as wait() does; without a timeout as long as the operations may take. */
     void wait_for(std::optional<Milliseconds> timeout);
 
   private:

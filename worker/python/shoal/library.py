@@ -174,7 +174,7 @@ def library_paths():
 
 
 def said(name, text):
-    """A result's name and the library's text: once, where the text begins with the name."""
+    """Join a result's name and the library's text; a text that begins with the name stands alone."""
     if not text:
         return name
     return text if text.removeprefix("the ").startswith(name) else f"{name}: {text}"

@@ -110,8 +110,8 @@ class Member:
     # --- groups of its ranks
 
     def split(self, store, ranks, timeout=None):
-        """A member of a new group of these ranks of this one, in this order; or None on a rank that is not among
-        them. Every one of them calls it."""
+        """Make a group of these ranks of this one, in this order, and return what torch has for it; None on a rank that
+        is not among them. Every one of them calls it."""
         self.check()
         if self.group.rank not in ranks:
             return None
@@ -125,12 +125,12 @@ class Member:
         return self._another(self.session, group, ranks, store, timeout)
 
     def shrink(self, without, timeout=None):
-        """The same of all ranks but these."""
+        """Make a group of all ranks but these, as split() does."""
         ranks = [rank for rank in range(self.group.size) if rank not in without]
         return self.split(self._store, ranks, timeout)
 
     def merge(self, store, rank, size, timeout=None):
-        """A member of a new job of `size` ranks that meet in the store, of which this one has this number."""
+        """Make a job of `size` ranks that meet in the store, in which this rank has this number."""
         timeout = timeout or self.timeout
         session = _session.Session(_rendezvous.meet(store, rank, size, timeout), rank, size, timeout)
         return self._another(session, session.job.world, list(range(size)), store, timeout)
@@ -139,7 +139,7 @@ class Member:
         return _native.make_backend(Member(session, group, self._name, ranks, store, timeout))
 
     def set_timeout(self, timeout):
-        """Of calls from now on that say none."""
+        """Set the timeout of later calls that say none."""
         self.timeout = _as_timedelta(timeout)
         self.counter.set_timeout(self.timeout)
 
@@ -172,7 +172,7 @@ class Member:
 
     @staticmethod
     def all_of(works):
-        """One Work for these."""
+        """Make one Work for these."""
         return _work.all_of(works)
 
     # --- reductions

@@ -105,7 +105,7 @@ def make_group(session, group, name, ranks, timeout):
 
 
 def make_backend(member):
-    """torch's Backend of a Member, whose session is such a one."""
+    """Make torch's Backend of a Member whose session has what make_session() gave."""
     module, _ = load()
     return module.Backend(member.counter, member, "shoal")
 

@@ -28,7 +28,7 @@ class Options:
 
 
 def create(options, more=None):
-    """What torch asks for (its _DistributedBackendOptions): a Backend or a ProcessGroup; every member calls it. more:
+    """Make what torch asks for (its _DistributedBackendOptions): a Backend or a ProcessGroup; every member calls it. more:
     what pg_options was.
 
     A group inside torch's default group is a group of the same job. Without such a default group
@@ -80,7 +80,7 @@ def make_group(store, rank, size, timeout=datetime.timedelta(minutes=30), option
 
 
 def member_of(group):
-    """The Member of a process group; None where it is of another backend, or None."""
+    """Return the Member of a process group; None where it is of another backend, or None."""
     if isinstance(group, Member):
         return group
     if not isinstance(group, c10d.ProcessGroup):

@@ -28,7 +28,7 @@ class Reconfigurable:
         super().abort()
 
     def _keep_place(self):
-        """Before its first job is left, whose daemon may end with it."""
+        """Keep the daemon's place before the group leaves its first job, with which the daemon may end."""
         if self._place is None:
             self._place = self.session.meeting.of_job(self.session.meeting.job)
 

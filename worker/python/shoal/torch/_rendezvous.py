@@ -174,7 +174,7 @@ def _given_socket():
 
 
 def _gather(store, size, timeout):
-    """By rank 0: the name of a meeting whose plan all ranks have seen."""
+    """Return, on rank 0, the name of a meeting whose plan all ranks have seen."""
     deadline = time.monotonic() + timeout.total_seconds()
     owed = []  # keys that ranks wait for
     with _telling(store, 0, owed):
@@ -191,7 +191,7 @@ def _gather(store, size, timeout):
 
 
 def _answers(store, size, owed, deadline, timeout):
-    """What all have answered. owed: gets the key of each that waits for the plan."""
+    """Return what all ranks have answered. owed: gets the key of each that waits for the plan."""
     answers = []
     for rank in range(size):
         try:
@@ -205,7 +205,7 @@ def _answers(store, size, owed, deadline, timeout):
 
 
 def _all_have_seen(store, name, answers, deadline, timeout):
-    """False: a rank has answered anew, so that what was taken for its answer was that of an attempt before."""
+    """Wait for all ranks. False: a rank has answered anew, so that its first answer was of an earlier attempt."""
     missing = list(range(1, len(answers)))
     while missing:
         try:
@@ -221,7 +221,7 @@ def _all_have_seen(store, name, answers, deadline, timeout):
 
 
 def _follow(store, rank, mark, timeout):
-    """By every other rank: the same name."""
+    """Return, on every other rank, the name on which rank 0 has settled."""
     deadline = time.monotonic() + timeout.total_seconds()
     name, following = None, _get(store, f"plan/{mark}", timeout, "rank 0")
     while following != name:
@@ -239,7 +239,7 @@ def _follow(store, rank, mark, timeout):
 
 
 def _plan_or_error(answers):
-    """As _get takes it: raised by all once they have seen it, since it may be of answers of an attempt before."""
+    """Return a plan, or the error that all raise once they have seen it: it may be of answers of an earlier attempt."""
     try:
         return _make_plan(answers)
     except errors.ShoalError as problem:
@@ -247,7 +247,7 @@ def _plan_or_error(answers):
 
 
 def _make_plan(answers):
-    """What rank 0 tells all of them: answers[r] is rank r's."""
+    """Return what rank 0 tells all ranks: answers[r] is rank r's."""
     size = len(answers)
     with_daemon = [rank for rank, answer in enumerate(answers) if answer["given"]]
     if with_daemon and len(with_daemon) < size:

@@ -66,7 +66,7 @@ class Session:
         multiprocessing.util.Finalize(None, close_all, exitpriority=100)
 
     def open_job(self):
-        """The job; raises where it has been left."""
+        """Return the job. StateError: it has been left."""
         job = self.job
         if job is None:
             raise errors.StateError("the process group has been aborted or destroyed: make it anew")

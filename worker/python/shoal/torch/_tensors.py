@@ -63,7 +63,7 @@ def known_names():
 
 
 def reduced_count(tensor):
-    """Of the elements of reduction()'s type."""
+    """Return how many elements of reduction()'s type the tensor has."""
     return tensor.numel() * (2 if tensor.is_complex() else 1)
 
 

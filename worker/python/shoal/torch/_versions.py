@@ -92,7 +92,7 @@ def make_store(host, port, is_master, timeout):
 
 
 def error_type(failure):
-    """torch's word for what a group has failed with (None: nothing)."""
+    """Return torch's word for what a group has failed with (None: nothing)."""
     kinds = c10d.ErrorType
     if failure is None:
         return kinds.SUCCESS

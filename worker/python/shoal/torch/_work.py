@@ -329,7 +329,7 @@ class AllOf:
 
 
 def all_of(works):
-    """One Work for several, of both backends."""
+    """Make one Work for several, of both backends."""
     if works and all(map(_native.is_work, works)):
         return _native.join(works)
     joined = torch.futures.collect_all([_future_of(work) for work in works])
@@ -463,7 +463,7 @@ class Completions(threading.Thread):
                 operation.expire()
 
     def give_up(self, on_failure, error):
-        """What is under way and was started with this on_failure fails."""
+        """Fail what is under way and was started with this on_failure."""
         with self.lock:
             pending = list(self.pending.values())
         for operation in pending:
