@@ -106,6 +106,10 @@ int config_parse(struct config *config, const char *text, const char *name,
  * server_count is 0. */
 void config_defaults(struct config *config);
 void config_clear(struct config *config);
+/* Whether the address is "localhost", in 127.0.0.0/8, or ::1. Any other host name may mean
+ * anything.
+ */
+bool config_is_loopback(const char *address);
 /* Whether what goes between daemons is encrypted. */
 bool config_encrypts(const struct config *config);
 /* The most memory that results which are kept take; 0: none are. */

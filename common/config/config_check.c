@@ -12,8 +12,7 @@
 #define DEFAULT_NODE "localhost"
 #define DEFAULT_PORT 7070
 
-/* "localhost", 127.0.0.0/8 and ::1. Any other host name may mean anything. */
-static bool address_is_loopback(const char *address)
+bool config_is_loopback(const char *address)
 {
     struct in_addr numeric;
     if (inet_pton(AF_INET, address, &numeric) == 1)
@@ -205,7 +204,7 @@ static void check_beyond_loopback(const char *pointer, const char *address,
         config_report_is_wrong(report, "/secret_file") ||
         config_report_is_wrong(report, "/certificate_file") ||
         config_report_is_wrong(report, "/protect") || config_report_is_wrong(report, pointer) ||
-        address_is_loopback(address))
+        config_is_loopback(address))
         return;
     snprintf(got, sizeof(got), "\"%s\"", address);
     config_report_text(
@@ -231,7 +230,7 @@ static void check_addresses(const struct config *config, struct config_report *r
     }
     if (config->server_count > 1 && !config_report_is_wrong(report, "/listen/address") &&
         !config_report_is_wrong(report, "/servers") && !config_report_is_wrong(report, "/node") &&
-        address_is_loopback(config->listen_address) && !address_is_loopback(self->address)) {
+        config_is_loopback(config->listen_address) && !config_is_loopback(self->address)) {
         snprintf(got, sizeof(got), "\"%s\"", config->listen_address);
         config_report_text(report, "/listen/address", got,
                            "an address that the other nodes reach, since they will try \"%s\" "

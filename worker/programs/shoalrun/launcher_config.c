@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/config/config.h"
 #include "common/text/json_comments.h"
 #include "worker/programs/shoalrun/launcher.h"
 
@@ -102,7 +103,7 @@ static bool stays_here(const json_t *root, const char *part)
 {
     const char *address =
         json_string_value(json_object_get(json_object_get(root, part), "address"));
-    return !address || strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
+    return !address || config_is_loopback(address);
 }
 
 /* Add the run's secret to what the user has said: without one, whoever reaches the port could pose

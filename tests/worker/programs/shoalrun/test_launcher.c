@@ -361,7 +361,9 @@ START_TEST(test_config_secret)
         {"{\"certificate_file\":\"/c\",\"key_file\":\"/k\",\"authority_file\":\"/a\"}", NULL, NULL},
         {"{\"timeouts\":{\"peer_ms\":700}}", "/run/secret", "none"},
         {"{\"listen\":{\"address\":\"::1\"}}", "/run/secret", "none"},
+        {"{\"fabric\":{\"address\":\"localhost\"}}", "/run/secret", "none"},
         /* heard on other machines, which must not read it */
+        {"{\"listen\":{\"address\":\"127.example.com\"}}", "/run/secret", NULL},
         {"{\"listen\":{\"address\":\"0.0.0.0\"}}", "/run/secret", NULL},
         {"{\"fabric\":{\"address\":\"10.0.0.1\"}}", "/run/secret", NULL},
     };
