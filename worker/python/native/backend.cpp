@@ -61,9 +61,9 @@ Backend::List scaled(const Backend::List &tensors, const at::Tensor &factor)
 
 } // namespace
 
-Backend::Backend(std::shared_ptr<Collectives> collectives, py::object member, std::string name)
+Backend::Backend(std::shared_ptr<Collectives> collectives, py::object member)
     : c10d::Backend(collectives->rank, collectives->size), collectives(std::move(collectives)),
-      member(std::move(member)), name(std::move(name))
+      member(std::move(member))
 {
     init();
 }
@@ -104,17 +104,6 @@ void Backend::give_up_batch(const std::string &why)
     refused = "the batch is not whole: " + why;
 }
 
-template <typename Call> Started Backend::native(const Call &call)
-{
-    try {
-        Collectives::Started work = call();
-        return work ? add(std::move(work), true) : nullptr;
-    } catch (const std::exception &error) {
-        give_up_batch(error.what());
-        throw;
-    }
-}
-
 template <typename Result, typename... Arguments>
 Result Backend::ask(const char *method, const Arguments &...arguments)
 {
@@ -149,10 +138,24 @@ Started Backend::in_python(const char *method, const Arguments &...arguments)
     return add(std::move(work), false);
 }
 
+/* native: asks Collectives. Where those return null the Member's method is called instead. */
+template <typename Call, typename... Arguments>
+Started Backend::start(const Call &native, const char *method, const Arguments &...arguments)
+{
+    Collectives::Started work;
+    try {
+        work = native();
+    } catch (const std::exception &error) {
+        give_up_batch(error.what());
+        throw;
+    }
+    return work ? add(std::move(work), true) : in_python(method, arguments...);
+}
+
 Started Backend::broadcast(List &tensors, const c10d::BroadcastOptions &options)
 {
-    auto work = native([&] { return collectives->broadcast(tensors, options); });
-    return work ? work : in_python("broadcast", tensors, options);
+    return start([&] { return collectives->broadcast(tensors, options); }, "broadcast", tensors,
+                 options);
 }
 
 Started Backend::allreduce(List &tensors, const c10d::AllreduceOptions &options)
@@ -161,8 +164,8 @@ Started Backend::allreduce(List &tensors, const c10d::AllreduceOptions &options)
         scale(tensors, *factor);
         return allreduce(tensors, as_sum(options));
     }
-    auto work = native([&] { return collectives->all_reduce(tensors, options); });
-    return work ? work : in_python("allreduce", tensors, options);
+    return start([&] { return collectives->all_reduce(tensors, options); }, "allreduce", tensors,
+                 options);
 }
 
 Started Backend::allreduce_sparse(List &tensors, const c10d::AllreduceOptions &options)
@@ -184,14 +187,13 @@ Started Backend::reduce(List &tensors, const c10d::ReduceOptions &options)
             scale(tensors, *factor);
         return reduce(products, as_sum(options));
     }
-    auto work = native([&] { return collectives->reduce(tensors, options); });
-    return work ? work : in_python("reduce", tensors, options);
+    return start([&] { return collectives->reduce(tensors, options); }, "reduce", tensors, options);
 }
 
 Started Backend::allgather(Lists &outputs, List &tensors, const c10d::AllgatherOptions &options)
 {
-    auto work = native([&] { return collectives->all_gather(outputs, tensors, options); });
-    return work ? work : in_python("allgather", outputs, tensors, options);
+    return start([&] { return collectives->all_gather(outputs, tensors, options); }, "allgather",
+                 outputs, tensors, options);
 }
 
 Started Backend::_allgather_base(at::Tensor &output, at::Tensor &tensor,
@@ -215,21 +217,20 @@ Started Backend::allgather_coalesced(Lists &outputs, List &tensors,
 Started Backend::allgather_into_tensor_coalesced(List &outputs, List &tensors,
                                                  const c10d::AllgatherOptions &options)
 {
-    auto work =
-        native([&] { return collectives->all_gather_into_tensors(outputs, tensors, options); });
-    return work ? work : in_python("allgather_into_tensor_coalesced", outputs, tensors, options);
+    return start([&] { return collectives->all_gather_into_tensors(outputs, tensors, options); },
+                 "allgather_into_tensor_coalesced", outputs, tensors, options);
 }
 
 Started Backend::gather(Lists &outputs, List &tensors, const c10d::GatherOptions &options)
 {
-    auto work = native([&] { return collectives->gather(outputs, tensors, options); });
-    return work ? work : in_python("gather", outputs, tensors, options);
+    return start([&] { return collectives->gather(outputs, tensors, options); }, "gather", outputs,
+                 tensors, options);
 }
 
 Started Backend::scatter(List &outputs, Lists &tensors, const c10d::ScatterOptions &options)
 {
-    auto work = native([&] { return collectives->scatter(outputs, tensors, options); });
-    return work ? work : in_python("scatter", outputs, tensors, options);
+    return start([&] { return collectives->scatter(outputs, tensors, options); }, "scatter",
+                 outputs, tensors, options);
 }
 
 Started Backend::reduce_scatter(List &outputs, Lists &tensors,
@@ -241,8 +242,8 @@ Started Backend::reduce_scatter(List &outputs, Lists &tensors,
             products.push_back(scaled(list, *factor));
         return reduce_scatter(outputs, products, as_sum(options));
     }
-    auto work = native([&] { return collectives->reduce_scatter(outputs, tensors, options); });
-    return work ? work : in_python("reduce_scatter", outputs, tensors, options);
+    return start([&] { return collectives->reduce_scatter(outputs, tensors, options); },
+                 "reduce_scatter", outputs, tensors, options);
 }
 
 Started Backend::_reduce_scatter_base(at::Tensor &output, at::Tensor &tensor,
@@ -259,9 +260,8 @@ Started Backend::reduce_scatter_tensor_coalesced(List &outputs, List &tensors,
         List products = scaled(tensors, *factor);
         return reduce_scatter_tensor_coalesced(outputs, products, as_sum(options));
     }
-    auto work =
-        native([&] { return collectives->reduce_scatter_tensors(outputs, tensors, options); });
-    return work ? work : in_python("reduce_scatter_tensor_coalesced", outputs, tensors, options);
+    return start([&] { return collectives->reduce_scatter_tensors(outputs, tensors, options); },
+                 "reduce_scatter_tensor_coalesced", outputs, tensors, options);
 }
 
 Started Backend::alltoall_base(at::Tensor &output, at::Tensor &tensor,
@@ -269,41 +269,39 @@ Started Backend::alltoall_base(at::Tensor &output, at::Tensor &tensor,
                                std::vector<int64_t> &input_sizes,
                                const c10d::AllToAllOptions &options)
 {
-    auto work = native([&] {
-        return collectives->all_to_all_single(output, tensor, output_sizes, input_sizes, options);
-    });
-    return work ? work
-                : in_python("alltoall_base", output, tensor, output_sizes, input_sizes, options);
+    return start(
+        [&] {
+            return collectives->all_to_all_single(output, tensor, output_sizes, input_sizes,
+                                                  options);
+        },
+        "alltoall_base", output, tensor, output_sizes, input_sizes, options);
 }
 
 Started Backend::alltoall(List &outputs, List &tensors, const c10d::AllToAllOptions &options)
 {
-    auto work = native([&] { return collectives->all_to_all(outputs, tensors, options); });
-    return work ? work : in_python("alltoall", outputs, tensors, options);
+    return start([&] { return collectives->all_to_all(outputs, tensors, options); }, "alltoall",
+                 outputs, tensors, options);
 }
 
 Started Backend::send(List &tensors, int peer, int tag)
 {
-    auto work = native([&] { return collectives->send(tensors, peer, tag); });
-    return work ? work : in_python("send", tensors, peer, tag);
+    return start([&] { return collectives->send(tensors, peer, tag); }, "send", tensors, peer, tag);
 }
 
 Started Backend::recv(List &tensors, int peer, int tag)
 {
-    auto work = native([&] { return collectives->recv(tensors, peer, tag); });
-    return work ? work : in_python("recv", tensors, peer, tag);
+    return start([&] { return collectives->recv(tensors, peer, tag); }, "recv", tensors, peer, tag);
 }
 
 Started Backend::recvAnysource(List &tensors, int tag)
 {
-    auto work = native([&] { return collectives->recv_any(tensors, tag); });
-    return work ? work : in_python("recv_anysource", tensors, tag);
+    return start([&] { return collectives->recv_any(tensors, tag); }, "recv_anysource", tensors,
+                 tag);
 }
 
 Started Backend::barrier(const c10d::BarrierOptions &options)
 {
-    auto work = native([&] { return collectives->barrier(options); });
-    return work ? work : in_python("barrier", options);
+    return start([&] { return collectives->barrier(options); }, "barrier", options);
 }
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions &options, bool wait_all_ranks)
@@ -360,7 +358,7 @@ void Backend::setTimeout(Milliseconds timeout)
 
 c10::intrusive_ptr<Backend::Options> Backend::getBackendOptions()
 {
-    return c10::make_intrusive<Options>(name, collectives->timeout.load());
+    return c10::make_intrusive<Options>(getBackendName(), collectives->timeout.load());
 }
 
 c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::Store> &store,

@@ -32,15 +32,15 @@ class __attribute__((visibility("hidden"))) Backend final : public c10d::Backend
     using List = std::vector<at::Tensor>;
     using Lists = std::vector<List>;
 
-    /* member: its part in Python. name: what torch is told that this backend is called. */
-    Backend(std::shared_ptr<Collectives> collectives, py::object member, std::string name);
+    /* member: its part in Python. */
+    Backend(std::shared_ptr<Collectives> collectives, py::object member);
     ~Backend() override;
     Backend(const Backend &) = delete;
     Backend &operator=(const Backend &) = delete;
 
     const std::string getBackendName() const override
     {
-        return name;
+        return "shoal";
     }
     bool supportsSplitting() const override
     {
@@ -120,15 +120,14 @@ class __attribute__((visibility("hidden"))) Backend final : public c10d::Backend
 
   private:
     Started add(Started work, bool native);
-    Started begun(Collectives::Started work);
-    template <typename Call> Started native(const Call &call);
+    template <typename Call, typename... Arguments>
+    Started start(const Call &native, const char *method, const Arguments &...arguments);
     template <typename... Arguments>
     Started in_python(const char *method, const Arguments &...arguments);
     template <typename Result, typename... Arguments>
     Result ask(const char *method, const Arguments &...arguments);
     void give_up_batch(const std::string &why);
 
-    const std::string name;
     py::object last_receive; /* from any rank, in Python: its object knows the source */
     std::mutex lock;         /* of what follows; nothing is called under it */
     bool batching = false;

@@ -125,11 +125,9 @@ PYBIND11_MODULE(shoal_native, module)
 
     py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>> backend(module, "Backend");
     backend
-        .def(py::init(
-            [](std::shared_ptr<Collectives> collectives, py::object member, std::string name) {
-                return c10::make_intrusive<Backend>(std::move(collectives), std::move(member),
-                                                    std::move(name));
-            }))
+        .def(py::init([](std::shared_ptr<Collectives> collectives, py::object member) {
+            return c10::make_intrusive<Backend>(std::move(collectives), std::move(member));
+        }))
         .def_readonly("member", &Backend::member)
         .def_property_readonly("options", &Backend::getBackendOptions);
 #ifdef SHOAL_TORCH_HAS_ERRORS

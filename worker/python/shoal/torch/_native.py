@@ -107,7 +107,7 @@ def make_group(session, group, name, ranks, timeout):
 def make_backend(member):
     """Make torch's Backend of a Member whose session has what make_session() gave."""
     module, _ = load()
-    return module.Backend(member.counter, member, "shoal")
+    return module.Backend(member.counter, member)
 
 
 def join(works):
