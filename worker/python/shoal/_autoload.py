@@ -33,9 +33,7 @@ def install():
 
     if not dist.is_available():
         return
-    # torch takes a registered device that is not the CPU for one that is there.
-    devices = ["cpu", "cuda"] if sys.modules["torch"].version.cuda else ["cpu"]
-    register_backend(dist.Backend, NAME, devices)
+    register_backend(dist.Backend, NAME, device_types())
     _fill_in_late(sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers)
     wanted = os.environ.get(AS_VARIABLE, "")
     if not wanted:
@@ -45,6 +43,12 @@ def install():
     if wanted not in AS_VALUES:
         raise errors.InvalidError(f"{AS_VARIABLE} is {wanted!r}: it is {' or '.join(AS_VALUES)}, or unset")
     _in_place_of_gloo.install(sys.modules["torch.distributed.distributed_c10d"])
+
+
+def device_types():
+    """Return the types of devices that groups serve: torch takes a registered one, but the CPU, for one that is
+    there."""
+    return ["cpu", "cuda"] if sys.modules["torch"].version.cuda else ["cpu"]
 
 
 def register_backend(backend, name, devices):

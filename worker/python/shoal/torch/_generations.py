@@ -23,7 +23,6 @@ LOSSES = 100  # one after the other, while a generation is made
 _SLICE_MS = 500
 _ADDRESS_BYTES = 512  # what rank 0 tells, with zeros behind it
 _NOBODY = 2**31 - 1
-_DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)  # as init_process_group has it
 
 
 def reconfigure(timeout=None, stragglers=None, least_ranks=0, wait=None):
@@ -66,7 +65,7 @@ def reconfigure(timeout=None, stragglers=None, least_ranks=0, wait=None):
         session.release(None)
 
 
-def join(job, timeout=_DEFAULT_TIMEOUT):
+def join(job, timeout=_process_group.DEFAULT_TIMEOUT):
     """Instead of init_process_group, as a newcomer to a job that was begun with shoal.torch.Options(job=...): wait until its ranks call reconfigure(), and be one of them afterwards.
 
     A daemon is to be there, as on the other nodes (SHOAL_SOCKET)."""

@@ -6,10 +6,11 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from shoal import errors
+from shoal import _autoload, errors
 from shoal.torch import _native, _reconfigurable, _rendezvous, _session, _versions, _work
 from shoal.torch._member import Member
 
+DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)  # as init_process_group has it
 going_on = None  # the session for which the default process group is made anew (_generations.py)
 
 
@@ -58,7 +59,7 @@ def create(options, more=None):
     return _native.make_backend(Member(*parts))
 
 
-def make_group(store, rank, size, timeout=datetime.timedelta(minutes=30), options=None):
+def make_group(store, rank, size, timeout=DEFAULT_TIMEOUT, options=None):
     """Make a process group of `size` ranks, of which this is number `rank`, that meet in a store of torch's: a job of
     its own, without init_process_group, which knows nothing of it. It ends with the last reference to it.
 
@@ -73,7 +74,7 @@ def make_group(store, rank, size, timeout=datetime.timedelta(minutes=30), option
         return made
     group = dist.ProcessGroup(store, rank, size)
     kind = dist.ProcessGroup.BackendType.CUSTOM
-    for device in ("cpu", "cuda") if torch.version.cuda else ("cpu",):
+    for device in _autoload.device_types():
         group._register_backend(torch.device(device), kind, made)
     group._set_default_backend(kind)
     return group
