@@ -88,7 +88,7 @@ PROGRAM
 # Run some of them with TEST_RERUN; print the exit status and then the output.
 self_run() {
     local rerun=$1 limit_s=60 status=0 said
-    [[ $* != *hang* && $* != *late* ]] || limit_s=2
+    [[ $* != *hang* && $* != *late* ]] || limit_s=5
     rm -f "$tests"/*/*.ran
     said=$(TEST_TIMEOUT_S=$limit_s TEST_RERUN=${rerun#-} PYTHON=$tests/python/interpreter \
         "$0" "$scratch" "${@:2}" 2>&1) || status=$?
