@@ -171,8 +171,8 @@ list_other() {
         (command -v mpicc && command -v mpirun) >/dev/null || useful+=("mpicc and mpirun of Open MPI (a peer)")
     fi
     if asked_for --torch; then
-        python3 -c 'import torch' 2>/dev/null ||
-            useful+=("Python 3 with torch (tests of the Python package)")
+        python3 -c 'import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)' 2>/dev/null ||
+            useful+=("Python 3 with torch 2.6 or later (tests of the Python package)")
     fi
     if asked_for --picture; then
         command -v dot >/dev/null || needed+=("the command dot of Graphviz")

@@ -100,6 +100,8 @@ def torch_of_this_python():
     words = done.stdout.split()
     if not words:
         raise peers.Missing(f"{sys.executable} has no torch")
+    if tuple(map(int, words[0].split(".")[:2])) < (2, 6):
+        raise peers.Missing(f"{sys.executable} has torch {words[0]}, and shoal needs 2.6 or later: scripts/torch-env.sh")
     return words[0]
 
 
@@ -310,4 +312,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except peers.Missing as missing:
+        sys.exit(f"torch_calls: {missing}")

@@ -171,7 +171,9 @@ START_TEST(test_examples)
 {
     static const char *const scripts[] = {"python/examples/digits_ddp.py",
                                           "python/examples/transformer_ddp.py"};
-    const char *probe[] = {PYTHON, "-c", "import torch.distributed as d; assert d.is_available()",
+    const char *probe[] = {PYTHON, "-c",
+                           "import torch, torch.distributed as d; assert d.is_available();"
+                           "assert tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 6)",
                            NULL};
     if (!folder) {
         suite_skip("examples of the bundle",
@@ -182,7 +184,7 @@ START_TEST(test_examples)
     int code = process_wait(process, 240000);
     process_free(process);
     if (code != 0) {
-        suite_skip("examples of the bundle", PYTHON " has no torch");
+        suite_skip("examples of the bundle", PYTHON " has no torch 2.6 or later");
         return;
     }
     char *run = in(folder, "bin/shoalrun"), *package = in(folder, "python");
