@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Make a virtual environment with PyTorch and the frameworks that `make check-frameworks` tries, and keep it.
-# Silent and quick when it is there and whole.
+# Add the frameworks that `make check-frameworks` tries to an environment of torch-env.sh, and keep it. Silent
+# and quick when it is there and whole.
 #
 #   scripts/frameworks-env.sh [FOLDER]    FOLDER: default FRAMEWORKS_ENV, else /var/tmp/shoal-frameworks
 #
 # pip fetches 700 MB as it is configured on this machine, and the folder takes 3 GB. torch is its build for
-# the CPU, of this one version: where pip's indexes have none, nothing is fetched. Needs python3-venv.
+# the CPU, of this one version: where pip's indexes have none, nothing is fetched.
 #
 #   FRAMEWORKS_ENV   the folder, where none is named
 set -euo pipefail
 
-torch=torch==2.13.0+cpu
+torch=2.13.0+cpu
 # deepspeed is the one that pip builds: its set-up wants torch, and its operators are left out.
-before=("$torch" numpy setuptools wheel ninja)
+before=(setuptools wheel ninja)
 packages=(
     accelerate==1.15.0
     transformers==5.24.0
@@ -35,24 +35,14 @@ fail() {
 
 [[ $# -le 1 && ${1:-} != -* ]] || fail "usage: $0 [FOLDER]"
 folder=${1:-${FRAMEWORKS_ENV:-/var/tmp/shoal-frameworks}}
-begun=$folder/.shoal-frameworks-begun
-stamp=$folder/.shoal-frameworks # written last: of what, and by which Python
+stamp=$folder/.shoal-frameworks # written last: of what
+made_of="${packages[*]} on torch $torch"
 
-# The system's, for which Debian has the headers; a person may have others in PATH.
-python=/usr/bin/python3
-[[ -x $python ]] || python=$(command -v python3) || fail "there is no python3"
-made_of="${before[*]} ${packages[*]} for $("$python" --version 2>&1)"
+TORCH_WANTED=$torch "$(dirname "$0")/torch-env.sh" "$folder" || fail "there is no torch in $folder to add frameworks to"
+[[ ! -e $stamp || $(<"$stamp") != "$made_of" ]] || exit 0
 
-if [[ -e $stamp && $(<"$stamp") == "$made_of" ]] && "$folder/bin/python3" -c '' 2>/dev/null; then
-    exit 0
-fi
-[[ ! -e $folder || -e $stamp || -e $begun || -z $(ls -A "$folder") ]] ||
-    fail "$folder is there and was not made by this script: remove it, or name another folder"
-
-printf 'making %s with %s\n' "$folder" "$made_of"
-rm -rf --one-file-system "$folder"
-mkdir -p "$folder"
-touch "$begun"
+printf 'adding %s to %s\n' "${packages[*]}" "$folder"
+rm -f "$stamp"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
@@ -66,17 +56,13 @@ try() {
     }
 }
 
-printf '%s\n' "$torch" >"$folder/constraints.txt"
+printf 'torch==%s\n' "$torch" >"$folder/constraints.txt"
 pip=("$folder/bin/python3" -m pip install --quiet --disable-pip-version-check -c "$folder/constraints.txt")
-try "$python makes no virtual environment: python3-venv may be missing" "$python" -m venv "$folder"
 printf '  fetching and installing with pip, some minutes\n'
-try "pip gets no $torch: name an index that has torch's builds for the CPU in pip's configuration" \
-    "${pip[@]}" "${before[@]}"
+try "pip cannot get ${before[*]}: is there a network, or a mirror in pip's configuration?" "${pip[@]}" "${before[@]}"
 DS_BUILD_OPS=0 try "pip cannot get ${packages[*]}: is there a network, or a mirror in pip's configuration?" \
     "${pip[@]}" --no-build-isolation "${packages[@]}"
-try "the torch in $folder has no torch.distributed, or does not load" \
-    "$folder/bin/python3" -c 'import torch.distributed as d; assert d.is_available()'
-# It compiles one when ranks begin, where there is a compiler, and they would wait for each other's lock.
+# deepspeed compiles an operator when ranks begin, where there is a compiler, and they would wait for its lock.
 TORCH_EXTENSIONS_DIR=$folder/torch_extensions PATH=$folder/bin:$PATH try "deepspeed cannot compile its operator" \
     "$folder/bin/python3" -c '
 import deepspeed
