@@ -34,7 +34,7 @@ enum engine_event_type {
     ENGINE_WORKER_DETACHED,
     /* job, rank, worker. Of what it was attached with nothing is mapped or open any more. */
     ENGINE_WORKER_RELEASED,
-    /* job, group, sequence, ranks: those of this node that have not reached the collective which
+    /* job, group, sequence, met, ranks: those of this node that have not reached the collective which
      * others have. nodes: other nodes that have sent nothing of it yet. */
     ENGINE_LATE,
     /* job, group, segment, code, text. The answer to COMMAND_SEGMENT_OPEN. */
@@ -62,6 +62,7 @@ struct engine_event {
     uint32_t group;
     uint32_t segment;
     uint64_t sequence;
+    uint64_t met;    /* collectives of the group that its ranks did at their place */
     uint32_t rank;   /* of the job */
     uint32_t worker; /* as in struct engine_attach */
     int code;

@@ -106,7 +106,7 @@ static void late_set_node(struct coordinator *c, struct job *job, struct job_lat
             c, LOG_LEVEL_WARNING, job->uid,
             "%s on node %s %s not reached collective %" PRIu64 " of group %u of job '%s' "
             "for %.0f s",
-            text, coordinator_node_name(c, node), fresh_count == 1 ? "has" : "have", late->sequence,
+            text, coordinator_node_name(c, node), fresh_count == 1 ? "has" : "have", late->number,
             late->group, job->name, (double)(c->now_ns - late->since_ns) / 1e9);
     }
     free(fresh);
@@ -180,6 +180,7 @@ void late_engine_report(struct coordinator *c, const struct engine_event *event)
     late = late_entry(c, job, event->group, event->sequence);
     if (!late)
         return;
+    late->number = event->sequence + event->met;
     late_set_node(c, job, late, job->self, event->ranks, event->rank_count);
     for (uint32_t i = 0; i < event->node_count; i++) {
         uint32_t node = event->nodes[i];
@@ -306,7 +307,7 @@ bool late_over_text(const struct coordinator *c, const struct job *job, char *te
                  "%s (the first on node %s) %s not handed over collective %" PRIu64
                  " of group %" PRIu32 " for %" PRIu32 " ms (timeouts.collective_ms)",
                  ranks, coordinator_node_name(c, node), late->rank_count == 1 ? "has" : "have",
-                 late->sequence, late->group, c->config->collective_ms);
+                 late->number, late->group, c->config->collective_ms);
         return true;
     }
     return false;

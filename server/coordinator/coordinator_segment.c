@@ -79,7 +79,7 @@ static int segment_check(const struct coordinator *c, const struct worker *worke
     const struct segment *segment = segment_find_nth(group->segments, nth);
     if (segment && segment->bytes != message->bytes)
         return error_set(error, ERR_MISMATCH,
-                         "the ranks disagree on shared memory: rank %" PRIu32 " asked for %" PRIu64
+                         "shared memory differs between ranks: rank %" PRIu32 " asked for %" PRIu64
                          " bytes, rank %" PRIu32 " for %" PRIu64,
                          segment->first_rank, segment->bytes, worker->rank, message->bytes);
     if (segment)

@@ -476,6 +476,7 @@ static bool exchange_report_late(const struct exchange_group *group, uint64_t se
     event->job = group->job->id;
     event->group = group->id;
     event->sequence = sequence;
+    event->met = segments_met(group);
     event->ranks = ranks;
     event->nodes = nodes;
     event->rank_count = collectives_missing_ranks(group, sequence, event->ranks);

@@ -29,6 +29,7 @@ struct worker; /* server/coordinator/coordinator_internal.h */
 struct job_late {
     uint32_t group;
     uint64_t sequence;
+    uint64_t number; /* that the ranks count: with what they did at their place */
     uint64_t since_ns;
     uint64_t asked_ns; /* when its nodes were asked the last time */
     uint64_t again_ns; /* when to ask again whether they still are */

@@ -112,7 +112,7 @@ static void status_put_late(struct json_text *text, struct rank_room *room,
             continue;
         json_text_open_object(text, NULL);
         json_text_uint(text, "group", late->group);
-        json_text_uint(text, "sequence", late->sequence);
+        json_text_uint(text, "sequence", late->number);
         json_text_open_array(text, "ranks");
         for (uint32_t i = 0; i < late->rank_count && room->left > 0; i++, room->left--)
             json_text_uint(text, NULL, late->ranks[i]);

@@ -33,7 +33,7 @@ class Own(frameworks_case.FrameworksCase):
     def check_disagree(self, framework):
         ours = self.run_on("shoal", framework, DISAGREE, 2)
         self.check_ended(ours, [1])
-        self.assertIn("the ranks disagree on collective", ours.text, ours.end())
+        self.assertIn("differs between ranks", ours.text, ours.end())
 
 
 (accelerate,) = (one for one in table.FRAMEWORKS if one.name == "accelerate")

@@ -48,11 +48,19 @@ static uint64_t grown(uint64_t now, uint64_t *before, uint64_t most)
     return more < most ? more : most;
 }
 
-static void segment_count(struct exchange_job *job, struct exchange_segment *segment)
+/* NULL: it has none. */
+static const struct place_counts *segment_counts(const struct exchange_segment *segment)
 {
     if (!segment->meeting || segment->bytes < PLACE_COUNTS_OFFSET + sizeof(struct place_counts))
+        return NULL;
+    return (const void *)(segment->base + PLACE_COUNTS_OFFSET);
+}
+
+static void segment_count(struct exchange_job *job, struct exchange_segment *segment)
+{
+    const struct place_counts *counts = segment_counts(segment);
+    if (!counts)
         return;
-    const struct place_counts *counts = (const void *)(segment->base + PLACE_COUNTS_OFFSET);
     uint64_t collectives = grown(atomic_load_explicit(&counts->collectives, memory_order_relaxed),
                                  &segment->met_collectives, MET_COLLECTIVES_MOST);
     uint64_t bytes = grown(atomic_load_explicit(&counts->bytes, memory_order_relaxed),
@@ -69,6 +77,17 @@ void segments_count(struct exchange_group *group)
 {
     for (struct exchange_segment *it = group->segments; it; it = it->next)
         segment_count(group->job, it);
+}
+
+uint64_t segments_met(const struct exchange_group *group)
+{
+    uint64_t met = 0;
+    for (const struct exchange_segment *it = group->segments; it; it = it->next) {
+        const struct place_counts *counts = segment_counts(it);
+        if (counts)
+            met += atomic_load_explicit(&counts->collectives, memory_order_relaxed);
+    }
+    return met;
 }
 
 static void segment_release(struct exchange_group *group, struct exchange_segment *segment)

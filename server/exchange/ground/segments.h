@@ -21,6 +21,9 @@ void segments_release(struct exchange_group *group);
 
 /* Add what has met at the group's place since the last time to the figures of its job. */
 void segments_count(struct exchange_group *group);
+/* How many collectives the group's ranks did at its place, as they say there: the number that they
+ * know a collective by is this much more than its sequence. Believe it for texts alone. */
+uint64_t segments_met(const struct exchange_group *group);
 
 /* Whether a submission with ARENA_FLAG_SHARED, whose data is `bytes` long, names a segment that has
  * room for it: 0, or ERR_PROTOCOL. */

@@ -33,11 +33,12 @@ size_t disagreement_text(const struct disagreement *all, char *text, size_t byte
     struct text out = {.at = text, .room = bytes};
     if (all->sequence & WIRE_SEND_SEQUENCE)
         text_add(&out,
-                 "the ranks disagree on send %" PRIu32 " with tag %" PRIu32 " in group %" PRIu32,
+                 "send %" PRIu32 " with tag %" PRIu32 " in group %" PRIu32
+                 " differs between its ranks",
                  (uint32_t)all->sequence,
                  (uint32_t)(all->sequence >> WIRE_SEND_TAG_SHIFT) & WIRE_SEND_TAG_MAX, all->group);
     else
-        text_add(&out, "the ranks disagree on collective %" PRIu64 " of group %" PRIu32,
+        text_add(&out, "collective %" PRIu64 " of group %" PRIu32 " differs between ranks",
                  all->sequence, all->group);
     for (uint32_t i = 0; i < all->ask_count; i++) {
         char ask[192];

@@ -28,10 +28,11 @@ struct disagreement {
     uint32_t others; /* ranks that asked for yet something else */
 };
 
+/* sequence: of a send its sequence; of a collective the number that its ranks count. */
 void disagreement_init(struct disagreement *all, uint32_t group, uint32_t size, uint64_t sequence);
 void disagreement_add(struct disagreement *all, uint32_t rank, const struct wire_ask *ask);
-/* "the ranks disagree on collective 3 of group 0: rank 0 asked for all_reduce sum float count 8;
- * ranks 1, 2 asked for barrier". Returns its length. */
+/* Write "collective 3 of group 0 differs between ranks: rank 0 asked for all_reduce sum float count
+ * 8; ranks 1, 2 asked for barrier". Returns its length. */
 size_t disagreement_text(const struct disagreement *all, char *text, size_t bytes);
 
 #endif

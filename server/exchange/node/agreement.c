@@ -4,6 +4,8 @@
 
 #include "common/text/text.h"
 #include "server/exchange/ground/post.h"
+#include "server/exchange/ground/segments.h"
+#include "server/exchange/model/ask.h"
 #include "server/exchange/model/disagreement.h"
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
@@ -51,6 +53,14 @@ static bool part_is_first(const struct collective *collective, uint32_t local)
     return true;
 }
 
+/* What the ranks count: what they did at their place counts too. Of a send its sequence. */
+static uint64_t agreement_number(const struct collective *collective)
+{
+    if (ask_is_transfer(&collective->ask))
+        return collective->sequence;
+    return (collective->sequence + segments_met(collective->group)) & ~WIRE_SEND_SEQUENCE;
+}
+
 static void agreement_report_memory(const struct collective *collective)
 {
     struct exchange_group *group = collective->group;
@@ -59,9 +69,9 @@ static void agreement_report_memory(const struct collective *collective)
     struct text text = {.at = words, .room = sizeof(words)};
     uint32_t named = 0;
     text_add(&text,
-             "the ranks of node %s disagree on where the result of collective %" PRIu64
-             " of group %" PRIu32 " goes",
-             options->node_names[options->self], collective->sequence, group->id);
+             "the result of collective %" PRIu64 " of group %" PRIu32
+             " goes to different places on the ranks of node %s",
+             agreement_number(collective), group->id, options->node_names[options->self]);
     for (uint32_t i = 0; i < group->members.local_count && named < AGREEMENT_MEMORIES_NAMED; i++) {
         if (!part_is_first(collective, i))
             continue;
@@ -118,7 +128,7 @@ void agreement_fail_here(const struct collective *collective)
 {
     struct exchange_group *group = collective->group;
     struct disagreement all;
-    disagreement_init(&all, group->id, group->members.size, collective->sequence);
+    disagreement_init(&all, group->id, group->members.size, agreement_number(collective));
     for (uint32_t i = 0; i < group->members.local_count; i++) {
         if (collective->parts[i].submitted)
             disagreement_add(&all, group->members.locals[i].job_rank, &collective->parts[i].ask);

@@ -279,7 +279,8 @@ static void disagreeing(struct library_rank *self)
         library_meet(self);
         BAD(shoal_recv_any(world, data, 8, SHOAL_I64, 3, NULL, NULL), SHOAL_EMISMATCH,
             "asked for send int64 count 7 from rank 1 to rank 0");
-        BAD(shoal_wait(request, -1), SHOAL_EMISMATCH, "the ranks disagree on send 0 with tag 3");
+        BAD(shoal_wait(request, -1), SHOAL_EMISMATCH,
+            "send 0 with tag 3 in group 0 differs between its ranks");
     } else {
         library_meet(self);
         BAD(shoal_send(world, data, 7, SHOAL_I64, 0, 3, NULL), SHOAL_EMISMATCH,

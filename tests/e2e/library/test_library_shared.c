@@ -306,14 +306,15 @@ static void other_places(struct library_rank *self)
              last - 1, last);
     ck_assert_msg(strstr(shoal_error_text(), words) != NULL, "%s", shoal_error_text());
     if (self->of->cluster->count == 1)
-        ck_assert_msg(strstr(shoal_error_text(),
-                             "of node node0 disagree on where the result of collective 0 of group "
-                             "0 goes: ranks 0, 1 gave shared memory 0 at offset 128; ") != NULL,
-                      "%s", shoal_error_text());
+        ck_assert_msg(
+            strstr(shoal_error_text(),
+                   "the result of collective 0 of group 0 goes to different places on the "
+                   "ranks of node node0: ranks 0, 1 gave shared memory 0 at offset 128; ") != NULL,
+            "%s", shoal_error_text());
     /* It is still there to be read, and can be given back. */
     ck_assert_int_eq(shared[8191] + other[8191], 0);
     GOOD(shoal_shared_free(world, other));
-    refused(world, 8192, "disagree");
+    refused(world, 8192, "goes to different places");
 }
 
 START_TEST(places_that_differ_on_a_node)

@@ -381,7 +381,7 @@ static void disagreeing(struct library_rank *self)
     snprintf(words, sizeof(words), "rank 1 asked for send %s count %zu from rank 0 to rank 1",
              way % 2 ? "double" : "int64", count);
     BAD(code, SHOAL_EMISMATCH, words);
-    BAD(code, SHOAL_EMISMATCH, "the ranks disagree on send 0 with tag 77 in group ");
+    BAD(code, SHOAL_EMISMATCH, "send 0 with tag 77 in group ");
     BAD(shoal_send(pair, data, 1, SHOAL_I64, 1 - self->rank, 0, NULL), SHOAL_EMISMATCH, words);
     GOOD(shoal_group_close(pair));
     if (self->rank == 0)

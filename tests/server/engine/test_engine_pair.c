@@ -117,7 +117,7 @@ START_TEST(disagreeing_nodes_learn_it)
     for (uint32_t i = 0; i < 2; i++) {
         struct engine_event *event = node_event(&both.nodes[i], ENGINE_GROUP_FAILED);
         ck_assert_int_eq(event->code, ERR_MISMATCH);
-        ck_assert_str_eq(event->text, "the ranks disagree on collective 0 of group 0: ranks 0, 3 "
+        ck_assert_str_eq(event->text, "collective 0 of group 0 differs between ranks: ranks 0, 3 "
                                       "asked for all_reduce sum float count 100; ranks 1, 2 asked "
                                       "for all_reduce sum float count 200");
         engine_event_free(event);

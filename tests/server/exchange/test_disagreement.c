@@ -23,7 +23,7 @@ START_TEST(one_rank_against_others)
     disagreement_add(&all, 2, &barrier);
     char text[512];
     size_t length = disagreement_text(&all, text, sizeof(text));
-    ck_assert_str_eq(text, "the ranks disagree on collective 3 of group 0: rank 0 asked for "
+    ck_assert_str_eq(text, "collective 3 of group 0 differs between ranks: rank 0 asked for "
                            "all_reduce sum float count 8; ranks 1, 2 asked for barrier");
     ck_assert_uint_eq(length, strlen(text));
 }
@@ -43,7 +43,7 @@ START_TEST(ranks_are_named_as_they_come_and_asks_once)
     ck_assert_uint_eq(all.ask_count, 2);
     char text[512];
     disagreement_text(&all, text, sizeof(text));
-    ck_assert_str_eq(text, "the ranks disagree on collective 1099511627776 of group 7: ranks 5, 9, "
+    ck_assert_str_eq(text, "collective 1099511627776 of group 7 differs between ranks: ranks 5, 9, "
                            "1 asked for all_reduce sum float count 1; rank 3 asked for all_reduce "
                            "sum float count 2");
 }
@@ -61,10 +61,10 @@ START_TEST(sends_have_a_tag)
     disagreement_add(&all, 13, &ask);
     char text[512];
     disagreement_text(&all, text, sizeof(text));
-    ck_assert_str_eq(text,
-                     "the ranks disagree on send 5 with tag 2147483647 in group 1: rank 12 asked "
-                     "for send uint8 count 4 from rank 2 to rank 3 of the group; rank 13 asked for "
-                     "send uint8 count 3 from rank 2 to rank 3 of the group");
+    ck_assert_str_eq(
+        text, "send 5 with tag 2147483647 in group 1 differs between its ranks: rank 12 asked "
+              "for send uint8 count 4 from rank 2 to rank 3 of the group; rank 13 asked for "
+              "send uint8 count 3 from rank 2 to rank 3 of the group");
 }
 END_TEST
 
@@ -145,7 +145,7 @@ START_TEST(nobody_has_asked)
     disagreement_init(&all, 1, 64, 2);
     char text[128];
     disagreement_text(&all, text, sizeof(text));
-    ck_assert_str_eq(text, "the ranks disagree on collective 2 of group 1");
+    ck_assert_str_eq(text, "collective 2 of group 1 differs between ranks");
 }
 END_TEST
 

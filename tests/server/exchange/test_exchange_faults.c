@@ -264,7 +264,7 @@ START_TEST(disagreeing_nodes_are_all_told)
     struct wire_header header = fixture_sending(fixture, 0);
     ck_assert_uint_eq(header.type, WIRE_ERROR);
     ck_assert_int_eq(header.status, ERR_MISMATCH);
-    static const char text[] = "the ranks disagree on collective 0 of group 0: ranks 0, 1 asked "
+    static const char text[] = "collective 0 of group 0 differs between ranks: ranks 0, 1 asked "
                                "for all_reduce sum float count 64; rank 2 asked for all_reduce sum "
                                "float count 16";
     ck_assert_uint_eq(header.payload_bytes, strlen(text));
@@ -298,11 +298,10 @@ START_TEST(a_peer_that_changes_its_mind_is_named)
     ck_assert_uint_eq(fixture->send_count, 2);
     ck_assert_uint_eq(fixture_sending(fixture, 0).type, WIRE_ERROR);
     fixture_expect_failure(fixture, ERR_MISMATCH,
-                           odd == 1
-                               ? "node b differs from node a in chunk 1; the ranks disagree on "
-                                 "collective 0 of group 0: ranks 0, 2 asked for all_reduce "
-                                 "sum float count 128; rank 1 asked for"
-                               : "node c differs from node a in chunk 1; the ranks disagree");
+                           odd == 1 ? "node b differs from node a in chunk 1; collective 0 of "
+                                      "group 0 differs between ranks: ranks 0, 2 asked for "
+                                      "all_reduce sum float count 128; rank 1 asked for"
+                                    : "node c differs from node a in chunk 1; collective 0 of");
     fixture_all_sent(fixture);
     ck_assert(exchange_idle(fixture->exchange));
     fixture_destroy(fixture);

@@ -443,7 +443,7 @@ START_TEST(ranks_of_one_node_that_disagree)
     ck_assert_uint_eq(fixture->event_count, 0);
     fixture_submit_sum(fixture, 1, 0, COUNT + 1);
     fixture_expect_failure(fixture, ERR_MISMATCH,
-                           "the ranks disagree on collective 0 of group 0: rank 0 asked for "
+                           "collective 0 of group 0 differs between ranks: rank 0 asked for "
                            "all_reduce sum float count 192; rank 1 asked for all_reduce sum float "
                            "count 193");
     struct arena_submission nonsense = {.type = 99, .group = 0};
