@@ -53,7 +53,7 @@ server/engine    threads < engine_private engine_status engine_share engine_rele
                  < engine_protect < engine_send < engine_peer < engine_io < engine_rings
                  < engine_dispatch < engine_loop < engine
 server/engine/threads   engine_queue reducer run_delay
-server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_newcomers coordinator_return
+server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_newcomers coordinator_return coordinator_unable
                  < coordinator_home coordinator_wish
                  < coordinator_succession coordinator_segment < coordinator_worker coordinator_group_home
                  < coordinator_group < coordinator_job

@@ -131,6 +131,11 @@ SHOAL_API int shoal_open(const struct shoal_options *options, shoal_job **job);
  * way end first, those that wait with SHOAL_ESTATE; no other may begin. It waits for the daemon's
  * answer for 5 seconds at most. */
 SHOAL_API int shoal_close(shoal_job *job);
+/* Say why this process is about to end: `why` is UTF-8, and read before this returns. The other
+ * ranks find it in the error of what they wait for, behind "rank 3 on node b is gone: ".
+ * shoal_close then takes no leave. A process that ends by exit() with a job open, within 10 seconds
+ * of a call that failed, says that call's text by itself. SHOAL_EINVAL, SHOAL_ESTATE. */
+SHOAL_API int shoal_set_ending(shoal_job *job, const char *why);
 
 /* How to go on. Zero the structure and set what is to differ from the default. */
 struct shoal_reconfigure_options {

@@ -180,10 +180,21 @@ static void dialogue_join(struct control_worker *worker, const struct message *m
     log_throttled(control->log, log_throttle_of(&control->user_lines, worker->credentials.uid),
                   clock_now_ns(), LOG_LEVEL_WARNING, "process %u has not joined job '%s': %s",
                   worker->credentials.pid, message->job, error->text);
+    struct coordinator_credentials credentials = worker->credentials;
+    struct message unable = {.type = MESSAGE_UNABLE,
+                             .code = result,
+                             .world_size = message->world_size,
+                             .rank = message->rank};
+    snprintf(unable.job, sizeof(unable.job), "%s", message->job);
+    snprintf(unable.text, sizeof(unable.text), "%s", error->text);
     error->code = 0;
     control_worker_refuse(worker, result, error->text);
     control_worker_finish(worker);
     coordinator_worker_gone(control->coordinator, clock_now_ns(), id, "was refused");
+    struct error unsaid; /* of a join that makes no sense either */
+    if (message->type == MESSAGE_JOIN)
+        coordinator_worker_message(control->coordinator, clock_now_ns(), id, &credentials, &unable,
+                                   &unsaid);
 }
 
 static void dialogue_drain(struct control_worker *worker)

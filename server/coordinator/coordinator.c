@@ -52,6 +52,7 @@ void coordinator_destroy(struct coordinator *c)
         HASH_DEL(c->gatherings, gathering);
         gathering_free(gathering);
     }
+    unables_forget(c);
     for (uint32_t node = 0; node < c->config->server_count; node++)
         newcomers_forget_node(c, node);
     successions_drain(c);
@@ -75,29 +76,18 @@ typedef int (*message_handler)(struct coordinator *c, uint32_t node, const struc
                                struct error *error);
 
 static const message_handler coordinator_messages[MESSAGE_TYPES] = {
-    [MESSAGE_JOB_JOIN] = succession_on_join,
-    [MESSAGE_JOB_WITHDRAW] = home_job_withdraw,
-    [MESSAGE_JOB_OPENED] = job_on_opened,
-    [MESSAGE_JOB_REFUSED] = member_on_refused,
-    [MESSAGE_JOB_OPEN] = job_on_open,
-    [MESSAGE_JOB_READY] = job_on_ready,
-    [MESSAGE_JOB_FAILED] = job_on_failed,
-    [MESSAGE_JOB_CLOSE] = job_on_close,
-    [MESSAGE_RANK_LEFT] = job_on_rank_departed,
-    [MESSAGE_GROUP_JOIN] = group_on_join,
-    [MESSAGE_GROUP_REFUSED] = group_on_refused,
-    [MESSAGE_GROUP_OPEN] = group_on_open,
-    [MESSAGE_GROUP_OPENED] = group_on_opened,
-    [MESSAGE_GROUP_READY] = group_on_ready,
-    [MESSAGE_GROUP_LEAVE] = group_on_leave,
-    [MESSAGE_GROUP_CLOSE] = group_on_close,
-    [MESSAGE_GROUP_FAILED] = group_on_failed,
-    [MESSAGE_LATE_QUERY] = late_on_query,
-    [MESSAGE_LATE_REPLY] = late_on_reply,
-    [MESSAGE_JOB_REJOIN] = job_on_rejoin,
-    [MESSAGE_RANK_GONE] = job_on_rank_gone,
-    [MESSAGE_NODE_DRAINING] = drain_on_peer,
-    [MESSAGE_JOB_RETURN] = succession_on_return,
+    [MESSAGE_JOB_JOIN] = succession_on_join,   [MESSAGE_JOB_WITHDRAW] = home_job_withdraw,
+    [MESSAGE_JOB_UNABLE] = home_job_unable,    [MESSAGE_JOB_OPENED] = job_on_opened,
+    [MESSAGE_JOB_REFUSED] = member_on_refused, [MESSAGE_JOB_OPEN] = job_on_open,
+    [MESSAGE_JOB_READY] = job_on_ready,        [MESSAGE_JOB_FAILED] = job_on_failed,
+    [MESSAGE_JOB_CLOSE] = job_on_close,        [MESSAGE_RANK_LEFT] = job_on_rank_departed,
+    [MESSAGE_GROUP_JOIN] = group_on_join,      [MESSAGE_GROUP_REFUSED] = group_on_refused,
+    [MESSAGE_GROUP_OPEN] = group_on_open,      [MESSAGE_GROUP_OPENED] = group_on_opened,
+    [MESSAGE_GROUP_READY] = group_on_ready,    [MESSAGE_GROUP_LEAVE] = group_on_leave,
+    [MESSAGE_GROUP_CLOSE] = group_on_close,    [MESSAGE_GROUP_FAILED] = group_on_failed,
+    [MESSAGE_LATE_QUERY] = late_on_query,      [MESSAGE_LATE_REPLY] = late_on_reply,
+    [MESSAGE_JOB_REJOIN] = job_on_rejoin,      [MESSAGE_RANK_GONE] = job_on_rank_gone,
+    [MESSAGE_NODE_DRAINING] = drain_on_peer,   [MESSAGE_JOB_RETURN] = succession_on_return,
     [MESSAGE_JOB_RETURNED] = return_on_noted,
 };
 
@@ -233,6 +223,8 @@ int coordinator_worker_message(struct coordinator *c, uint64_t now_ns, uint32_t 
     int result;
     if (message->type == MESSAGE_JOIN)
         result = member_join(c, id, credentials, message, error);
+    else if (message->type == MESSAGE_UNABLE)
+        result = unable_worker_message(c, credentials, message, error);
     else if (message->type == MESSAGE_RETURN)
         result = member_return(c, id, credentials, message, error);
     else if (!worker)
@@ -251,6 +243,8 @@ int coordinator_worker_message(struct coordinator *c, uint64_t now_ns, uint32_t 
         result = member_release(c, worker, error);
     else if (message->type == MESSAGE_REJOIN)
         result = member_rejoin(c, worker, message, error);
+    else if (message->type == MESSAGE_ENDING)
+        result = member_ending(worker, message, error);
     else
         result = error_set(error, ERR_PROTOCOL, "a message %s, which does not belong here",
                            message_type_name(message->type));

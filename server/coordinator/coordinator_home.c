@@ -65,6 +65,24 @@ static int64_t home_before(const struct coordinator *c, const char *job)
     return -1;
 }
 
+/* Whether the user's own ranks ask for different jobs of one name: none of them can begin. */
+static bool home_differs(const struct gathering *gathering, const struct message *message)
+{
+    return message->uid == gathering->uid && (message->world_size != gathering->world_size ||
+                                              message->recovery != gathering->recovery);
+}
+
+/* Refuse those that are here, and those that come later, for one that does not fit with them. */
+static void home_end_for_all(struct coordinator *c, struct gathering *gathering, int32_t rank,
+                             const struct error *why)
+{
+    struct unable_rank who = {
+        .uid = gathering->uid, .world_size = gathering->world_size, .rank = rank};
+    snprintf(who.job, sizeof(who.job), "%s", gathering->name);
+    unable_note(c, &who, why->code, why->text, gathering);
+    home_refuse_all(c, gathering, why->code, why->text);
+}
+
 int home_job_join(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error)
 {
@@ -85,6 +103,8 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
                   coordinator_node_name(c, (uint32_t)before));
     } else if (c->draining) {
         coordinator_drain_error(c, &refusal);
+    } else if (!gathering && unable_refuses(c, message, &refusal)) {
+        /* one of its ranks cannot join */
     } else if (!gathering && HASH_COUNT(c->gatherings) >= c->config->jobs) {
         error_set(&refusal, ERR_MEMORY, "%u jobs gather at node %s, its limit (limits.jobs)",
                   HASH_COUNT(c->gatherings), coordinator_node_name(c, c->config->self));
@@ -99,6 +119,8 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
     if (refusal.code == 0) {
         assert(gathering);
         gathering_add(gathering, &member, message->uid, message->world_size, c->config, &refusal);
+        if (refusal.code != 0 && home_differs(gathering, message))
+            home_end_for_all(c, gathering, message->rank, &refusal);
     }
     if (refusal.code != 0)
         home_refuse(c, message->job, &member, refusal.code, refusal.text);
@@ -120,6 +142,28 @@ int home_job_withdraw(struct coordinator *c, uint32_t node, const struct message
     }
     if (gathering->count == 0)
         home_end_gathering(c, gathering);
+    return 0;
+}
+
+int home_job_unable(struct coordinator *c, uint32_t node, const struct message *message,
+                    struct error *error)
+{
+    if (message->job[0] == '\0' || message->rank >= (int64_t)message->world_size)
+        return error_set(error, ERR_PROTOCOL, "job_unable makes no sense");
+    struct gathering *gathering = home_gathering(c, message->job);
+    if (gathering && gathering->uid != message->uid)
+        return 0; /* which would have been refused */
+    struct unable_rank who = {
+        .uid = message->uid, .world_size = message->world_size, .rank = message->rank};
+    snprintf(who.job, sizeof(who.job), "%s", message->job);
+    struct error why = {.code = message->code < 0 ? message->code : ERR_REFUSED};
+    unable_text(c, node, message, why.text, sizeof(why.text));
+    coordinator_log(c, LOG_LEVEL_WARNING, message->uid, "%s", why.text);
+    /* One whose process was ended may have been ended with all of its attempt. */
+    if (why.code != ERR_LOST)
+        unable_note(c, &who, why.code, why.text, gathering);
+    if (gathering)
+        home_refuse_all(c, gathering, why.code, why.text);
     return 0;
 }
 

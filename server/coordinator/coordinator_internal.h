@@ -82,6 +82,7 @@ struct worker {
     struct job *job;   /* from WORKER_OPENING to WORKER_LEAVING */
     uint32_t rank;
     uint32_t local_rank; /* from WORKER_JOINED on */
+    char *ending; /* why its process is about to end, by its own words; NULL: it has not said */
     struct worker_group_request *requests;
     UT_hash_handle hh; /* by id */
 };
@@ -111,6 +112,26 @@ struct late_ask {
     struct late_ask *next, *prev;
 };
 
+/* A process that cannot join its job. */
+struct unable_rank {
+    char job[MESSAGE_NAME_BYTES];
+    uint32_t uid, pid;
+    uint32_t world_size; /* 0: a newcomer */
+    int32_t rank;        /* -1: not known */
+};
+
+/* At the home of its job: why one of its ranks could not join, for those that come later. */
+struct unable {
+    char job[MESSAGE_NAME_BYTES];
+    uint32_t uid, world_size;
+    uint32_t told; /* ranks that know it */
+    uint64_t until_ns;
+    int code;
+    char text[ERROR_TEXT_BYTES];
+    struct unable *next, *prev;
+    bool knows[]; /* [world_size]: of those whose rank is known */
+};
+
 struct coordinator {
     const struct config *config;
     struct log *log;
@@ -122,6 +143,7 @@ struct coordinator {
     struct worker *workers;
     struct job *jobs;
     struct gathering *gatherings;
+    struct unable *unables;         /* the oldest first */
     struct newcomer *newcomers;     /* uthash of all nodes', as this one heard of them */
     struct succession *successions; /* uthash by lineage, the oldest first */
     struct late_ask *late_asks;
@@ -237,11 +259,32 @@ void return_withdraw(struct coordinator *c, const struct worker *worker);
 int return_on_noted(struct coordinator *c, uint32_t node, const struct message *message,
                     struct error *error);
 
-/* --- coordinator_home.c, jobs that gather here: may call newcomers */
+/* --- coordinator_unable.c, ranks that cannot join: may call the ground */
+/* Tell the home of its job. */
+void unable_tell(struct coordinator *c, const struct unable_rank *who, int code, const char *text);
+/* A process says it in place of join. */
+int unable_worker_message(struct coordinator *c, const struct coordinator_credentials *credentials,
+                          const struct message *message, struct error *error);
+/* Write the words for all ranks. */
+void unable_text(const struct coordinator *c, uint32_t node, const struct message *message,
+                 char *text, size_t bytes);
+/* Keep them at the home, for the ranks that are to come. `rank`, or -1, knows them, and so do the
+ * members of the gathering, unless it is NULL. */
+void unable_note(struct coordinator *c, const struct unable_rank *who, int code, const char *text,
+                 const struct gathering *gathering);
+/* Whether the rank that wants to join is refused with the words. No: nothing is known, or it is
+ * the first of another attempt, and what was known goes. */
+bool unable_refuses(struct coordinator *c, const struct message *join, struct error *refusal);
+void unables_forget(struct coordinator *c);
+
+/* --- coordinator_home.c, jobs that gather here: may call newcomers and unable */
 int home_job_join(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error);
 int home_job_withdraw(struct coordinator *c, uint32_t node, const struct message *message,
                       struct error *error);
+/* One of its ranks cannot join: none of those that have is kept waiting. */
+int home_job_unable(struct coordinator *c, uint32_t node, const struct message *message,
+                    struct error *error);
 /* All of the job's daemons have it: it is ready. */
 int home_job_opened(struct coordinator *c, uint32_t node, const struct message *message,
                     struct error *error);
@@ -399,6 +442,9 @@ bool member_gathers(const struct worker *worker);
 /* When it has not been told, and can be. */
 void member_ask_home(struct coordinator *c, struct worker *worker);
 void member_home_lost(struct coordinator *c, struct worker *worker);
+/* Tell the others of a job that begins: it cannot do so without this one. */
+void member_tell_unable(struct coordinator *c, const struct worker *worker, int code,
+                        const char *text);
 int member_join(struct coordinator *c, uint32_t id,
                 const struct coordinator_credentials *credentials, const struct message *message,
                 struct error *error);
@@ -413,6 +459,8 @@ void member_released(struct coordinator *c, struct worker *worker);
 int member_rejoin(struct coordinator *c, struct worker *worker, const struct message *message,
                   struct error *error);
 void member_gone(struct coordinator *c, struct worker *worker, const char *how);
+/* Why its process ends, if it does. */
+int member_ending(struct worker *worker, const struct message *message, struct error *error);
 void member_engine_failed(struct coordinator *c, const struct engine_event *event);
 void member_engine_detached(struct coordinator *c, const struct engine_event *event);
 void member_tick(struct coordinator *c, struct worker *worker);

@@ -122,6 +122,17 @@ static struct worker *member_create(struct coordinator *c, uint32_t id,
     return worker;
 }
 
+void member_tell_unable(struct coordinator *c, const struct worker *worker, int code,
+                        const char *text)
+{
+    struct unable_rank who = {.uid = worker->uid,
+                              .pid = worker->pid,
+                              .world_size = worker->world_size,
+                              .rank = worker->wished_rank};
+    snprintf(who.job, sizeof(who.job), "%s", worker->name);
+    unable_tell(c, &who, code, text);
+}
+
 int member_join(struct coordinator *c, uint32_t id,
                 const struct coordinator_credentials *credentials, const struct message *message,
                 struct error *error)
@@ -134,9 +145,11 @@ int member_join(struct coordinator *c, uint32_t id,
     worker->home = c->config->self;
     member_home_lost(c, worker); /* until it has been told */
     struct error refusal = {0};
-    if (member_join_check(c, message, &refusal) < 0)
+    if (member_join_check(c, message, &refusal) < 0) {
+        if (member_name_valid(worker->name) && message->rank < (int64_t)message->world_size)
+            member_tell_unable(c, worker, refusal.code, refusal.text);
         worker_refuse(c, worker, refusal.code, refusal.text);
-    else if (worker->world_size == 0)
+    } else if (worker->world_size == 0)
         member_ask_all(c, worker);
     else
         member_ask_home(c, worker);
@@ -264,12 +277,32 @@ int member_rejoin(struct coordinator *c, struct worker *worker, const struct mes
     return 0;
 }
 
+int member_ending(struct worker *worker, const struct message *message, struct error *error)
+{
+    if (message->text[0] == '\0')
+        return error_set(error, ERR_PROTOCOL, "ending without a reason");
+    free(worker->ending);
+    worker->ending = strdup(message->text); /* NULL: no memory, and it counts as not said */
+    return 0;
+}
+
+/* "its process 4711 ended: out of memory for a request", its last words if it had any. */
+static void member_end_text(const struct worker *worker, const char *how, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "its process %u %s%s%.700s", worker->pid, how, worker->ending ? ": " : "",
+             worker->ending ? worker->ending : "");
+}
+
 void member_gone(struct coordinator *c, struct worker *worker, const char *how)
 {
     struct job *job = worker->job;
     worker->gone = true;
     if (worker->returned || (worker->former == 0 && worker->state == WORKER_JOINING)) {
-        worker_refuse(c, worker, ERR_LOST, "its process is gone");
+        char reason[ERROR_TEXT_BYTES];
+        member_end_text(worker, how, reason, sizeof(reason));
+        if (member_gathers(worker))
+            member_tell_unable(c, worker, ERR_LOST, reason);
+        worker_refuse(c, worker, ERR_LOST, reason);
     } else if (worker->former != 0) {
         succession_worker_gone(c, worker->former, worker->id);
         worker_forget(c, worker);
@@ -279,10 +312,12 @@ void member_gone(struct coordinator *c, struct worker *worker, const char *how)
         worker_forget(c, worker);
         job_worker_removed(c, job);
     } else if (worker->state != WORKER_LEAVING) {
-        uint32_t rank = worker->rank, pid = worker->pid;
+        uint32_t rank = worker->rank;
+        char reason[ERROR_TEXT_BYTES];
+        member_end_text(worker, how, reason, sizeof(reason));
         worker_forget(c, worker);
-        job_fail(c, job, ERR_LOST, "rank %u on node %s is gone: its process %u %s", rank,
-                 coordinator_node_name(c, c->config->self), pid, how);
+        job_fail(c, job, ERR_LOST, "rank %u on node %s is gone: %.900s", rank,
+                 coordinator_node_name(c, c->config->self), reason);
     }
 }
 

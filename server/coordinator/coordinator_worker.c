@@ -23,6 +23,7 @@ void worker_forget(struct coordinator *c, struct worker *worker)
         worker->job->local_count--;
     }
     HASH_DEL(c->workers, worker);
+    free(worker->ending);
     free(worker);
 }
 

@@ -22,6 +22,7 @@
  *   late FILE             the last rank comes when FILE is there
  *   leave FILE            the last rank closes the job after one round, the others go on
  *   exit FILE             the last rank ends without closing, the others go on
+ *   errs                  the last rank makes a call that makes no sense, and ends for it
  *   subgroups             even and odd ranks, in falling order, and a group of one
  *   crossed               two groups, their collectives started in different orders
  *   callback              completion by callbacks and by descriptor
@@ -447,6 +448,15 @@ static void run_departure(struct rank *self, int close)
         _exit(0);
 }
 
+static void run_error(struct rank *self)
+{
+    run_once(self);
+    if (self->rank == self->size - 1)
+        expect(shoal_send(self->world, self, 1, SHOAL_U8, self->size + 7, 0, NULL), "send");
+    run_once(self);
+    wrong("a rank that has ended took part");
+}
+
 static void run_subgroups(struct rank *self)
 {
     int members[64], count = 0, sum = 0, place = -1;
@@ -600,6 +610,8 @@ static void run_mode(struct rank *self, const char *mode)
         run_late(self);
     else if (strcmp(mode, "leave") == 0 || strcmp(mode, "exit") == 0)
         run_departure(self, strcmp(mode, "leave") == 0);
+    else if (strcmp(mode, "errs") == 0)
+        run_error(self);
     else if (strcmp(mode, "subgroups") == 0)
         run_subgroups(self);
     else if (strcmp(mode, "crossed") == 0)

@@ -121,6 +121,21 @@ class Failure(unittest.TestCase):
         self.assertEqual(finished[3][0], -signal.SIGKILL)
         self.check_lost(finished, 3, 2)
 
+    def test_an_exception_is_why_a_rank_is_gone(self):
+        """The others hear it in one line, whether the group was destroyed on its way or not."""
+        cases = {
+            "escapes": "ValueError: a bad sample",
+            "destroys": "ValueError: a bad sample",
+            "at length": "ValueError: a bad sample!!!",
+            "interrupted": "KeyboardInterrupt",
+        }
+        for how, words in cases.items():
+            with self.subTest(how):
+                finished = start(self, 3, "err", how).wait()
+                for code, text in finished[:2]:
+                    self.assertEqual(code, 0, text)
+                    self.assertRegex(text, rf"rank 2 on node \S+ is gone: its process \d+ ended: {words}")
+
     def test_a_killed_rank_in_the_backward_pass(self):
         finished = start_forked(self, 3, "death_in_backward").wait()
         for code, text in finished[:2]:

@@ -175,8 +175,10 @@ int shoal_open(const struct shoal_options *options, shoal_job **job)
         code = job_create(&made, &settings, &error);
     if (code == 0) {
         code = drive_start(made, &error);
-        if (code < 0)
+        if (code < 0) {
+            job_say_ending(made, error.text);
             job_destroy(made);
+        }
     }
     if (code == 0 && settings.newcomer) {
         code = reconfigure_agree(made, settings.timeout_ms, &error);
@@ -192,7 +194,7 @@ int shoal_open(const struct shoal_options *options, shoal_job **job)
 /* Say goodbye and wait for the answer, for a bounded time. */
 static void shoal_leave(struct shoal_job *job)
 {
-    if (job->daemon_gone || job->abrupt)
+    if (job->daemon_gone || job->abrupt || job->ending)
         return;
     struct message leave = {.type = MESSAGE_LEAVE};
     uint64_t deadline_ns = clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS;
@@ -222,6 +224,22 @@ int shoal_close(shoal_job *job)
     fusion_free_all(job);
     shoal_leave(job);
     job_destroy(job);
+    return SHOAL_OK;
+}
+
+int shoal_set_ending(shoal_job *job, const char *why)
+{
+    struct error error;
+    int code = why && why[0] ? job_check(job, &error)
+                             : error_set(&error, ERR_INVALID, "shoal_set_ending: no reason");
+    if (code == 0 && !json_text_is_utf8(why))
+        code = error_set(&error, ERR_INVALID, "shoal_set_ending: the reason is not UTF-8");
+    if (code < 0)
+        return error_text_keep(&error);
+    job_say_ending(job, why);
+    pthread_mutex_lock(&job->lock);
+    job->ending = true;
+    pthread_mutex_unlock(&job->lock);
     return SHOAL_OK;
 }
 

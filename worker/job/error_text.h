@@ -13,6 +13,9 @@ struct error *error_text_last(void);
 /* Keep *error as this thread's last and return its code as one of worker/shoal.h. */
 int error_text_keep(const struct error *error);
 
+/* The text of this thread's last error, when that was kept less than so long ago; else NULL. */
+const char *error_text_recent(uint64_t age_ns);
+
 /* A mark of this thread, not 0. A thread that has got the pthread_t of one that has ended has
  * another mark. */
 uint64_t error_text_thread(void);

@@ -1,8 +1,16 @@
 #include "worker/job/forking.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <utlist.h>
+
+#include "common/base/clock.h"
+#include "worker/job/error_text.h"
+
+/* An error that was kept so long before the process's end is not why it ends. */
+#define ENDING_NS (10 * NS_PER_S)
 
 static struct {
     pthread_once_t once;
@@ -53,16 +61,34 @@ static void forking_in_child(void)
     pthread_mutex_unlock(&open_jobs.lock);
 }
 
+/* Other threads may be in the middle of anything: nothing is waited for. */
+static void forking_at_exit(void)
+{
+    const char *why = error_text_recent(ENDING_NS);
+    if (!why || pthread_mutex_trylock(&open_jobs.lock) != 0)
+        return;
+    struct shoal_job *job;
+    DL_FOREACH2(open_jobs.jobs, job, next_open)
+    {
+        if (job->thread_started) /* it has joined */
+            job_say_ending(job, why);
+    }
+    pthread_mutex_unlock(&open_jobs.lock);
+}
+
 static void forking_register(void)
 {
     open_jobs.code = pthread_atfork(forking_before, forking_in_parent, forking_in_child);
+    if (open_jobs.code == 0 && atexit(forking_at_exit) != 0)
+        open_jobs.code = ENOMEM;
 }
 
 int forking_add(struct shoal_job *job, struct error *error)
 {
     pthread_once(&open_jobs.once, forking_register);
     if (open_jobs.code != 0)
-        return error_set(error, ERR_MEMORY, "out of memory for what is to be done in a fork");
+        return error_set(error, ERR_MEMORY,
+                         "out of memory for what is to be done in a fork and at the end");
     pthread_mutex_lock(&open_jobs.lock);
     DL_APPEND2(open_jobs.jobs, job, prev_open, next_open);
     pthread_mutex_unlock(&open_jobs.lock);

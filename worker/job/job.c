@@ -489,6 +489,28 @@ static int ask_to_join(struct shoal_job *job, const struct job_settings *setting
     return code;
 }
 
+/* The others would wait for this rank: tell why it does not come. It may not arrive. */
+static void say_unable(struct shoal_job *job, const struct job_settings *settings,
+                       const struct error *why)
+{
+    struct message unable = {.type = MESSAGE_UNABLE,
+                             .world_size = (uint32_t)settings->world_size,
+                             .rank = settings->rank,
+                             .code = why->code};
+    snprintf(unable.job, sizeof(unable.job), "%s", settings->name);
+    snprintf(unable.text, sizeof(unable.text), "%s", why->text);
+    if (!settings->newcomer)
+        client_send(&job->client, &unable, NULL, 0, 0, NULL);
+}
+
+void job_say_ending(struct shoal_job *job, const char *why)
+{
+    struct message ending = {.type = MESSAGE_ENDING};
+    snprintf(ending.text, sizeof(ending.text), "%s", why);
+    if (ending.text[0] != '\0')
+        job_send_now(job, &ending);
+}
+
 static int make_descriptors(struct shoal_job *job, struct error *error)
 {
     int *const fds[] = {&job->submission_doorbell, &job->wake_fd, &job->listen_fd,
@@ -595,11 +617,14 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
         return error_set(error, ERR_MEMORY, "out of memory for a job");
     struct message joined = {0};
     uint64_t deadline_ns = settings->deadline_ns;
+    bool greeted = false;
     int code = forking_add(made, error);
     if (code == 0)
         code = client_connect(&made->client, settings->socket_path, deadline_ns, error);
-    if (code == 0)
+    if (code == 0) {
         code = exchange_hellos(made, deadline_ns, error);
+        greeted = code == 0;
+    }
     if (code == 0)
         code = arena_create(&made->arena, settings->arena_bytes, PROGRESS_RING_ENTRIES,
                             &made->arena_fd, error);
@@ -607,11 +632,15 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
         forking_keep_memory(made->arena.base, made->arena.total_bytes);
         code = make_descriptors(made, error);
     }
+    if (code < 0 && greeted)
+        say_unable(made, settings, error);
     if (code == 0)
         code = ask_to_join(made, settings, &joined, error);
     if (code == 0) {
         code = settle(made, &joined, error);
         message_clear(&joined);
+        if (code < 0)
+            job_say_ending(made, error->text);
     }
     if (code < 0) {
         job_destroy(made);

@@ -197,6 +197,7 @@ struct shoal_job {
     bool closing;                 /* every waiter is to return */
     bool abrupt;                  /* closed while other ranks need this one at a place: they wait
                                    * for no goodbye, but for the daemon to say that it is gone */
+    bool ending;                  /* the daemon knows why this process ends: no goodbye either */
     uint32_t restart_ms;          /* a daemon that has ended may be started again within; 0: it is
                                    * lost. No longer than this after it was missed */
     uint32_t member;              /* what the daemon calls the connection */
@@ -291,6 +292,8 @@ void job_begin_saying(struct shoal_job *job);
 void job_end_saying(struct shoal_job *job);
 /* Lock held, and let go of meanwhile; for as long as job_send takes at most. */
 void job_await_sayings(struct shoal_job *job);
+/* Tell the daemon why this process is about to end, at once or not at all. */
+void job_say_ending(struct shoal_job *job, const char *why);
 /* Send at once or not at all. False: another thread is sending. */
 bool job_send_now(struct shoal_job *job, const struct message *message);
 

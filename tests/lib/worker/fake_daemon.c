@@ -386,6 +386,8 @@ static void handle(struct fake_daemon *daemon, struct worker *worker, const char
         if (!daemon->options.mute)
             send_message(worker, &(struct message){.type = MESSAGE_PONG});
         break;
+    case MESSAGE_ENDING: /* nothing is said to it */
+        break;
     case MESSAGE_LEAVE:
         fake_leave(daemon, worker);
         break;

@@ -111,6 +111,22 @@ def death():
         say_error(lambda: dist.all_reduce(torch.ones(5)))
 
 
+def err():
+    """An exception ends the last rank, in one of several ways, while the others wait for it."""
+    start()
+    check_sum()
+    if RANK < SIZE - 1:
+        say_error(lambda: dist.all_reduce(torch.ones(5)))
+        return
+    try:
+        if sys.argv[2] == "interrupted":
+            signal.raise_signal(signal.SIGINT)
+        raise ValueError("a bad\nsample" + "!" * (5000 if sys.argv[2] == "at length" else 0))
+    finally:
+        if sys.argv[2] == "destroys":
+            dist.destroy_process_group()
+
+
 def death_in_backward():
     """The last rank is killed; the others are in the backward pass of DDP."""
     start()

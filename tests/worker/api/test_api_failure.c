@@ -221,6 +221,25 @@ static void reconfigure_wish_misused(shoal_job *job)
     }
 }
 
+/* One that has said why it ends takes no leave: the daemon is to say that it is gone. */
+START_TEST(test_set_ending)
+{
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(daemon, 1);
+    shoal_job *job;
+    BAD(shoal_set_ending(NULL, "x"), SHOAL_EINVALID, "NULL");
+    GOOD(shoal_open(&options, &job));
+    BAD(shoal_set_ending(job, NULL), SHOAL_EINVALID, "no reason");
+    BAD(shoal_set_ending(job, ""), SHOAL_EINVALID, "no reason");
+    BAD(shoal_set_ending(job, "\xff"), SHOAL_EINVALID, "UTF-8");
+    if (_i == 1)
+        GOOD(shoal_set_ending(job, "no more data"));
+    GOOD(shoal_close(job));
+    ck_assert_uint_eq(fake_daemon_workers_left(daemon), _i == 0);
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
 START_TEST(test_reconfigure_misused)
 {
     struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
@@ -593,6 +612,7 @@ int main(void)
     tcase_add_test(cases, test_close_ends_waits_and_calls_back);
     tcase_add_test(cases, test_forked_child_is_refused);
     tcase_add_test(cases, test_null_handles);
+    tcase_add_loop_test(cases, test_set_ending, 0, 2);
     tcase_add_test(cases, test_reconfigure_misused);
     tcase_add_test(cases, test_reconfigure_without_an_answer);
     suite_add_tcase(suite, cases);

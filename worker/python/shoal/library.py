@@ -152,6 +152,7 @@ _DECLARATIONS = {
     "shoal_group_set_stream": (_int, [_pointer, _int, _pointer]),
     "shoal_request_wait_stream": (_int, [_pointer, _pointer]),
     "shoal_fusion_statistics": (_int, [_pointer, _pointer]),
+    "shoal_set_ending": (_int, [_pointer, _text]),
     "shoal_error_text": (_text, []),
     "shoal_result_name": (_text, [_int]),
     "shoal_version": (_text, []),
@@ -290,6 +291,11 @@ class Job:
         # A forked child has nothing to close.
         if handle is not None and os.getpid() == self.pid:
             self.library.call(self.library.c.shoal_close, handle)
+
+    def set_ending(self, why):
+        """Say why this process is about to end: the other ranks find it in their errors."""
+        text = why.encode(errors="replace")
+        self.library.call(self.library.c.shoal_set_ending, self.handle, text)
 
     def open_group(self, ranks, timeout_ms):
         """A group of these ranks, in this order; all of them call it."""

@@ -1,6 +1,7 @@
 """A job of the library as the process groups of this process share it."""
 
 import atexit
+import contextlib
 import multiprocessing.util
 import os
 import sys
@@ -13,6 +14,7 @@ from shoal.torch import _native, _streams, _work
 
 # So long the end of a process, which may have failed, waits for what its streams wait for.
 EXIT_S = 5
+ENDING_LENGTH = 500  # of what other ranks are told of an exception
 
 _sessions = weakref.WeakSet()
 
@@ -143,6 +145,10 @@ class Session:
         for user in list(self.arena_users):
             user.detach()
         self.completions.end_streamed(limit_s)
+        ending = _ending()
+        if ending:
+            with contextlib.suppress(errors.ShoalError):
+                job.set_ending(ending)
         closed = errors.StateError("the process group was destroyed before this was complete")
         kept = self.completions.stop(closed)
         if self.native is not None:
@@ -164,6 +170,16 @@ class Session:
             user.forget()
         self.completions.forget()
         self.meeting.leave()
+
+
+def _ending():
+    """Why this process is about to end, in a line, when an exception ends it: the one that is on its way through
+    a `finally`, or, at exit, the one that was shown. One of shoal's own has its reason from elsewhere."""
+    error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if not isinstance(error, (Exception, KeyboardInterrupt)) or isinstance(error, errors.ShoalError):
+        return None
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= ENDING_LENGTH else text[:ENDING_LENGTH] + "..."
 
 
 def milliseconds(timeout):

@@ -1,0 +1,239 @@
+/* Ranks that cannot join: those that have and those that come later are told why, at once. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/lib/job_name.h"
+#include "tests/lib/server/coordinator_network.h"
+#include "tests/lib/suite.h"
+
+#define REASON "cannot map an arena of 268435456 bytes: Cannot allocate memory"
+#define WORDS "rank 1 on node b cannot join job 'train-2': " REASON
+
+static struct network *network;
+static const char *job;
+
+static void setup(void)
+{
+    network = network_create_connected(3);
+    job = network_name_at(network, 2);
+    ck_assert_str_eq(job, "train-2");
+}
+
+static void teardown(void)
+{
+    network_free(network);
+}
+
+/* On its node; a rank of -1 is not known. */
+static struct network_worker *join(uint32_t node, uint32_t world_size, int32_t rank)
+{
+    struct network_worker *worker = network_join(network, node, job, world_size, rank, -1, 0);
+    network_settle(network);
+    return worker;
+}
+
+static int say_unable(uint32_t node, uint32_t world_size, int32_t rank, int code)
+{
+    struct network_worker caller = {.node = node, .id = 900}; /* which has not joined */
+    struct message unable = {
+        .type = MESSAGE_UNABLE, .world_size = world_size, .rank = rank, .code = code};
+    snprintf(unable.job, sizeof(unable.job), "%s", job);
+    snprintf(unable.text, sizeof(unable.text), "%s", REASON);
+    int result = network_say(network, &caller, &unable);
+    network_settle(network);
+    return result;
+}
+
+static void refused(const struct network_worker *worker, int code, const char *words)
+{
+    ck_assert_int_eq(worker->state, CLIENT_OVER);
+    ck_assert_int_eq(worker->failure.code, code);
+    network_assert_text(worker, words);
+}
+
+/* Before, between and after the others have come. */
+START_TEST(all_are_told)
+{
+    struct network_worker *others[3];
+    int told = 0;
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        if (rank == (uint32_t)_i)
+            ck_assert_int_eq(say_unable(1, 4, 1, ERR_MEMORY), 0);
+        if (rank < 3)
+            others[told++] = join(rank, 4, rank == 0 ? 0 : (int32_t)rank + 1);
+    }
+    for (int i = 0; i < 3; i++)
+        refused(others[i], ERR_MEMORY, WORDS);
+    network_assert_empty(network);
+    /* All know it: who comes now is of another attempt. */
+    ck_assert_int_eq(join(0, 4, 0)->state, CLIENT_JOINING);
+}
+END_TEST
+
+START_TEST(of_a_rank_that_is_not_known)
+{
+    struct network_worker *other = join(0, 2, -1);
+    ck_assert_int_eq(say_unable(1, 2, -1, ERR_SYSTEM), 0);
+    refused(other, ERR_SYSTEM, "process ");
+    network_assert_text(other, "on node b cannot join job 'train-2': " REASON);
+}
+END_TEST
+
+/* Which of those that come later are of another attempt. */
+START_TEST(what_ends_the_note)
+{
+    ck_assert_int_eq(say_unable(1, 3, 1, ERR_MEMORY), 0);
+    if (_i == 0) { /* the rank that could not */
+        ck_assert_int_eq(join(1, 3, 1)->state, CLIENT_JOINING);
+    } else if (_i == 4) { /* one that was told */
+        ck_assert_int_eq(join(2, 3, 2)->state, CLIENT_OVER);
+        ck_assert_int_eq(join(2, 3, 2)->state, CLIENT_JOINING);
+    } else if (_i == 1) { /* another world */
+        ck_assert_int_eq(join(0, 2, 0)->state, CLIENT_JOINING);
+        return;
+    } else if (_i == 2) { /* a minute has passed */
+        network_run(network, 60001);
+    } else { /* another user, whom it is none of the business of */
+        network_set_uid(network, 1001);
+        ck_assert_int_eq(join(0, 3, 0)->state, CLIENT_JOINING);
+        return;
+    }
+    ck_assert_int_eq(join(0, 3, 0)->state, CLIENT_JOINING);
+}
+END_TEST
+
+/* Another user's gathering of the name goes on, and nobody can be told anything by a stranger. */
+START_TEST(another_user_says_it)
+{
+    struct network_worker *first = join(0, 2, 0);
+    network_set_uid(network, 1001);
+    ck_assert_int_eq(say_unable(1, 2, 1, ERR_MEMORY), 0);
+    ck_assert_int_eq(first->state, CLIENT_JOINING);
+    network_set_uid(network, 1000);
+    ck_assert_int_eq(join(1, 2, 1)->state, CLIENT_JOINED);
+}
+END_TEST
+
+/* What a node refuses: here the home, there another. */
+START_TEST(a_limit_of_a_node)
+{
+    network_config(network, 1)->workers = 1;
+    network_join(network, 1, "other", 2, 0, -1, 0);
+    struct network_worker *first = join(0, 2, 0);
+    struct network_worker *over = join(1, 2, 1);
+    network_assert_text(over, "limits.workers");
+    refused(first, ERR_MEMORY,
+            "rank 1 on node b cannot join job 'train-2': node b has 1 workers, its limit");
+}
+END_TEST
+
+START_TEST(a_process_that_ends_while_it_gathers)
+{
+    struct network_worker *first = join(0, 3, 0), *second = join(1, 3, 1);
+    network_kill(network, second);
+    network_settle(network);
+    refused(first, ERR_LOST, "rank 1 on node b cannot join job 'train-2': its process 4002 ");
+    /* Nothing is kept: the launcher may have ended the rest of the attempt too. */
+    ck_assert_int_eq(join(0, 3, 0)->state, CLIENT_JOINING);
+}
+END_TEST
+
+/* The ranks of one user that do not ask for the same job: none of them can begin. */
+START_TEST(worlds_that_differ)
+{
+    struct network_worker *first = join(0, 3, 0), *second = join(1, 4, 1);
+    const char *words = "world size of 3 by its first rank; process 4002 on node b asks for 4";
+    refused(first, ERR_REFUSED, words);
+    refused(second, ERR_REFUSED, words);
+    refused(join(2, 3, 2), ERR_REFUSED, words);
+    network_assert_empty(network);
+    ck_assert_int_eq(join(2, 3, 2)->state, CLIENT_JOINING);
+}
+END_TEST
+
+START_TEST(a_drain_while_it_gathers)
+{
+    struct network_worker *first = join(0, 3, 0);
+    join(1, 3, 1);
+    coordinator_drain(network_coordinator(network, 1), network_now(network), 1000);
+    network_settle(network);
+    refused(first, ERR_REFUSED, "rank 1 on node b cannot join job 'train-2': ");
+}
+END_TEST
+
+/* A user's oldest notes make room for its newest ones, and another user's stay. */
+START_TEST(notes_are_few)
+{
+    char names[10][MESSAGE_NAME_BYTES];
+    snprintf(names[0], sizeof(names[0]), "%s", job);
+    for (int i = 1; i < 10; i++) {
+        char stem[16];
+        snprintf(stem, sizeof(stem), "train%d", i);
+        job_name_with_home(names[i], stem, 2, 3);
+    }
+    for (int i = 0; i < 10; i++) {
+        job = names[i];
+        network_set_uid(network, i == 0 ? 1001 : 1000);
+        ck_assert_int_eq(say_unable(1, 4, 1, ERR_MEMORY), 0);
+    }
+    for (int i = 0; i < 10; i++) {
+        job = names[i];
+        network_set_uid(network, i == 0 ? 1001 : 1000);
+        ck_assert_int_eq(join(0, 4, 0)->state, i == 1 ? CLIENT_JOINING : CLIENT_OVER);
+    }
+}
+END_TEST
+
+static const struct {
+    uint32_t world_size;
+    int32_t rank;
+    int code;
+    const char *name;
+} nonsense[] = {{2, 0, 0, "train-2"}, {2, 2, ERR_MEMORY, "train-2"}, {2, 0, ERR_MEMORY, ""}};
+
+START_TEST(what_makes_no_sense)
+{
+    job = nonsense[_i].name;
+    ck_assert_int_eq(say_unable(0, nonsense[_i].world_size, nonsense[_i].rank, nonsense[_i].code),
+                     ERR_PROTOCOL);
+}
+END_TEST
+
+/* What a process has said before it ends is behind how it ended, for all ranks. */
+START_TEST(last_words)
+{
+    struct network_worker *first = join(0, 2, 0), *second = join(1, 2, 1);
+    struct message ending = {.type = MESSAGE_ENDING, .text = "ValueError: a bad sample"};
+    ck_assert_int_eq(network_say(network, second, &ending), 0);
+    ck_assert_int_eq(first->state, CLIENT_JOINED);
+    ck_assert(!first->failed);
+    network_kill(network, second);
+    network_settle(network);
+    ck_assert(first->failed);
+    network_assert_text(first, "rank 1 on node b is gone: its process 4002 ");
+    network_assert_text(first, ": ValueError: a bad sample");
+    struct message none = {.type = MESSAGE_ENDING};
+    ck_assert_int_eq(network_say(network, first, &none), ERR_PROTOCOL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("coordinator_unable");
+    TCase *cases = tcase_create("cases");
+    tcase_add_checked_fixture(cases, setup, teardown);
+    tcase_add_loop_test(cases, all_are_told, 0, 4);
+    tcase_add_test(cases, of_a_rank_that_is_not_known);
+    tcase_add_loop_test(cases, what_ends_the_note, 0, 5);
+    tcase_add_test(cases, another_user_says_it);
+    tcase_add_test(cases, a_limit_of_a_node);
+    tcase_add_test(cases, a_process_that_ends_while_it_gathers);
+    tcase_add_test(cases, worlds_that_differ);
+    tcase_add_test(cases, a_drain_while_it_gathers);
+    tcase_add_test(cases, notes_are_few);
+    tcase_add_loop_test(cases, what_makes_no_sense, 0,
+                        (int)(sizeof(nonsense) / sizeof(nonsense[0])));
+    tcase_add_test(cases, last_words);
+    suite_add_tcase(suite, cases);
+    return suite_main(suite);
+}
