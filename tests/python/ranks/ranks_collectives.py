@@ -538,6 +538,88 @@ def test_wrong_arguments_harm_nobody():
     assert floats.tolist() == [dist.get_world_size()] * 3
 
 
+def expanded_calls():
+    """Each collective whose outputs get different values, with such an output and with a right one."""
+    rank, size, where = dist.get_rank(), dist.get_world_size(), {"group": group()}
+    one, many = torch.ones(4), [torch.ones(4) for _ in range(size)]
+
+    def outputs(given):
+        return [given, *[torch.empty(4) for _ in range(size - 1)]]
+
+    return {
+        "all_gather": lambda given: dist.all_gather(outputs(given), one, **where),
+        "all_gather_into_tensor": lambda given: dist.all_gather_into_tensor(
+            torch.ones(1).expand(4 * size) if given.stride() == (0,) else torch.empty(4 * size), one, **where
+        ),
+        "reduce_scatter": lambda given: dist.reduce_scatter(given, many, **where),
+        "reduce_scatter_tensor": lambda given: dist.reduce_scatter_tensor(given, torch.ones(4 * size), **where),
+        "gather": lambda given: dist.gather(one, outputs(given) if rank == 1 else None, 1, **where),
+        "scatter": lambda given: dist.scatter(given, many if rank == 0 else None, 0, **where),
+        "all_to_all": lambda given: dist.all_to_all(outputs(given), many, **where),
+    }
+
+
+def test_an_expanded_output_is_refused_and_harms_nobody():
+    """On one rank, which then gives a right one: the others wait for it as for any other."""
+    import shoal
+
+    for name, call in expanded_calls().items():
+        if dist.get_rank() == 1:
+            error = ranks.raises(shoal.InvalidError, lambda: call(torch.ones(1).expand(4)))
+            assert "share memory" in str(error) and name.split("_tensor")[0] in str(error), (name, error)
+        call(torch.empty(4))
+    ones = torch.ones(3)
+    dist.all_reduce(ones, group=group())
+    assert ones.tolist() == [dist.get_world_size()] * 3
+
+
+def test_an_expanded_output_of_a_receive_is_refused():
+    import shoal
+
+    if dist.get_rank() == 1:
+        given = torch.ones(1).expand(4)
+        ranks.raises(shoal.InvalidError, lambda: dist.recv(given, 0, group=group()))
+        given = torch.empty(4)
+        dist.recv(given, 0, group=group())
+        assert given.tolist() == [7] * 4
+    elif dist.get_rank() == 0:
+        dist.send(torch.full((4,), 7.0), 1, group=group())
+
+
+def test_expanded_tensors_where_the_result_is_clear():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    total = size * (size + 1) / 2
+    for shape, expanded in (((1,), (6,)), ((2, 1), (2, 3)), ((1, 2), (5, 2)), ((1, 1), (2, 2))):
+        memory = torch.full(shape, float(rank + 1))
+        dist.all_reduce(memory.expand(expanded), group=group())
+        assert torch.all(memory == total), memory
+        memory = torch.full(shape, float(rank + 1))
+        dist.broadcast(memory.expand(expanded), 1, group=group())
+        assert torch.all(memory == 2), memory
+        memory = torch.full(shape, float("nan") if rank == 0 else 1.0)
+        dist.reduce(memory.expand(expanded), 0, group=group())
+        assert torch.all(memory.isnan() if rank == 0 else memory == 1), memory
+
+
+def test_an_expanded_tensor_where_the_result_is_not_clear():
+    """Another rank has different values: an error here, and the group goes on."""
+    import shoal
+
+    for number in range(2):
+        if dist.get_rank() == 0:
+            memory = torch.ones(1)
+            error = ranks.raises(
+                (shoal.InvalidError, RuntimeError), lambda: dist.all_reduce(memory.expand(3), group=group())
+            )
+            assert "those of another rank do" in str(error), error
+            assert memory.tolist() == [1]
+        else:
+            dist.all_reduce(torch.arange(3.0), group=group())
+    ones = torch.ones(3)
+    dist.all_reduce(ones, group=group())
+    assert ones.tolist() == [dist.get_world_size()] * 3
+
+
 def test_direct_calls_of_a_group():
     size = dist.get_world_size()
     tensor = torch.ones(2)

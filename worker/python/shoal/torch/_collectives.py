@@ -85,7 +85,7 @@ def all_gather(group, operation, outputs, tensor):
             f" {outputs[group.rank].numel()}"
         )
     data = _tensors.flat(tensor)
-    results = _receive(operation, outputs)
+    results = _receive(operation, outputs, "all_gather")
     operation.add(group.all_gather(data.data_ptr(), _parts(results), dtype), data, tensor)
 
 
@@ -98,7 +98,7 @@ def reduce_scatter(group, operation, output, inputs, op):
             f"reduce_scatter: {output.numel()} elements out, {inputs[group.rank].numel()} in"
         )
     parts = [_tensors.flat(tensor) for tensor in inputs]
-    (result,) = _receive(operation, [output])
+    (result,) = _receive(operation, [output], "reduce_scatter")
     places = [(part.data_ptr(), _tensors.reduced_count(part)) for part in parts]
     request = group.reduce_scatter(places, result.data_ptr(), dtype, code)
     operation.add(request, parts, list(inputs))
@@ -109,7 +109,7 @@ def gather(group, operation, outputs, tensor, root):
     outputs = outputs if group.rank == root else None
     dtype, count = _check_all("gather", group, operation, [tensor], outputs)
     data = _tensors.flat(tensor)
-    results = None if outputs is None else _parts(_receive(operation, outputs))
+    results = None if outputs is None else _parts(_receive(operation, outputs, "gather"))
     operation.add(group.gather(data.data_ptr(), count, results, dtype, root), data, tensor)
 
 
@@ -118,7 +118,7 @@ def scatter(group, operation, output, inputs, root):
     inputs = inputs if group.rank == root else None
     dtype, count = _check_all("scatter", group, operation, [output], inputs)
     parts = None if inputs is None else [_tensors.flat(tensor) for tensor in inputs]
-    (result,) = _receive(operation, [output])
+    (result,) = _receive(operation, [output], "scatter")
     given = None if parts is None else _parts(parts)
     operation.add(group.scatter(given, result.data_ptr(), count, dtype, root), parts, inputs)
 
@@ -128,7 +128,7 @@ def all_to_all(group, operation, outputs, inputs):
     dtype, _ = _check_all("all_to_all", group, operation, [], outputs)
     _check_all("all_to_all", group, operation, outputs[:1], inputs)
     parts = [_tensors.flat(tensor) for tensor in inputs]
-    results = _receive(operation, outputs)
+    results = _receive(operation, outputs, "all_to_all")
     operation.add(group.all_to_all(_parts(parts), _parts(results), dtype), parts, list(inputs))
 
 
@@ -146,7 +146,7 @@ def send(group, operation, tensor, peer, tag):
 def recv(group, operation, tensor, peer, tag):
     _check(group, operation, tensor, "recv")
     dtype, count = _tensors.movement(tensor)
-    (result,) = _receive(operation, [tensor])
+    (result,) = _receive(operation, [tensor], "recv")
     operation.add(group.recv(result.data_ptr(), count, dtype, peer, tag))
 
 
@@ -154,7 +154,7 @@ def recv_any(group, operation, tensor, tag, source):
     """From whoever sends first; `source`, a ctypes.c_int, becomes the rank of the group."""
     _check(group, operation, tensor, "recv")
     dtype, count = _tensors.movement(tensor)
-    (result,) = _receive(operation, [tensor])
+    (result,) = _receive(operation, [tensor], "recv")
     operation.add(group.recv_any(result.data_ptr(), count, dtype, tag, source), source)
 
 
@@ -163,6 +163,7 @@ def whole(operation, tensor, what, written=False):
     _tensors.check(tensor, what)
     data = _tensors.flat(tensor)
     if written:
+        _tensors.check_written(tensor, what)
         _finish_with(operation, _tensors.copy_back(tensor, data))
     return data
 
@@ -191,8 +192,10 @@ def _check_all(name, group, operation, tensors, listed):
     return _tensors.movement(every[0])
 
 
-def _receive(operation, tensors):
+def _receive(operation, tensors, what):
     """Where the library may write for each of these tensors, which then get it."""
+    for tensor in tensors:
+        _tensors.check_written(tensor, what)
     results = [_tensors.flat(tensor) for tensor in tensors]
     for tensor, result in zip(tensors, results):
         _finish_with(operation, _tensors.copy_back(tensor, result))

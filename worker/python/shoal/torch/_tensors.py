@@ -89,8 +89,37 @@ def flat(tensor):
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
+def _first_of_shared(tensor):
+    """The index of one element for each piece of memory, where elements share it (expand()); None: nowhere."""
+    shared = [stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape)]
+    return tuple(slice(0, 1) if one else slice(None) for one in shared) if any(shared) else None
+
+
+def check_written(tensor, what):
+    """For outputs that get different values in their elements."""
+    if _first_of_shared(tensor):
+        raise errors.InvalidError(
+            f"{what}: elements of an output of shape {list(tensor.shape)} share memory, as expand() makes them:"
+            " give it memory of its own, as clone() does"
+        )
+
+
 def copy_back(tensor, contiguous):
-    """What makes `tensor` hold what `contiguous`, made by flat() of it, holds; None: they are one."""
+    """What makes `tensor` hold what `contiguous`, made by flat() of it, holds; None: they are one. Elements that
+    share memory must have got the same value."""
+    first = _first_of_shared(tensor)
+    if first:
+        return lambda: _copy_shared(tensor.detach(), contiguous, first)
     if contiguous.data_ptr() == tensor.data_ptr():
         return None
     return lambda: tensor.detach().copy_(contiguous)
+
+
+def _copy_shared(tensor, contiguous, first):
+    values = contiguous[first]
+    if not torch.all((values == contiguous) | ((values != values) & (contiguous != contiguous))):
+        raise errors.InvalidError(
+            f"elements of a tensor of shape {list(tensor.shape)} share memory, as expand() makes them, and those of"
+            " the result differ, since those of another rank do: give it memory of its own, as clone() does"
+        )
+    tensor[first].copy_(values)

@@ -183,6 +183,7 @@ class Operation:
                 self._follow_on_stream()
         except Exception as error:  # raised where the operation is waited for
             self.error = error
+            self._on_failure = None  # the ranks have done it: the group is well
         self.kept.clear()
         self.finishers.clear()
 
@@ -246,7 +247,8 @@ class Operation:
         # It has the group, which ends with whoever keeps it, and a Work that nobody needs may be kept.
         on_failure, self._on_failure = self._on_failure, None
         if self.error:
-            on_failure(self.error)
+            if on_failure:
+                on_failure(self.error)
             _failed.append(id(self.work))
             if len(_failed) > FAILED_KEPT:
                 _operations.pop(_failed.popleft(), None)
