@@ -85,6 +85,54 @@ class OneNode(Launchers):
         self.assertEqual((len(loaded), len(set(loaded))), (2, 1), finished.stdout)
 
 
+ADDRESS = "from shoal.torch import _hosts; print(_hosts.own_address())"
+# What is done in a network of its own, whose host is called box; the environment; and what the address is then, or
+# what is said of it. A cable is e0 or e1.
+ADDRESSES = {
+    "debian": (("127.0.1.1 box",), ("e0 10.9.0.1/24",), {"MASTER_ADDR": "box"}, "10.9.0.1"),
+    "the host's name": (("10.9.1.1 box",), ("e0 10.9.0.1/24", "e1 10.9.1.1/24"), {}, "10.9.1.1"),
+    "the master": ((), ("e0 10.9.0.1/24", "e1 10.9.1.1/24"), {"MASTER_ADDR": "10.9.1.7"}, "10.9.1.1"),
+    "default route": ((), ("e0 10.9.0.1/24", "e1 10.9.1.1/24", "default via 10.9.1.7"), {}, "10.9.1.1"),
+    "several": ((), ("e0 10.9.0.1/24", "e1 10.9.1.1/24"), {}, "set SHOAL_INTERFACE to the one of e0 (10.9.0.1), e1 (10"),
+    "named": ((), ("e0 10.9.0.1/24", "e1 10.9.1.1/24"), {"SHOAL_INTERFACE": "e1"}, "10.9.1.1"),
+    "IPv6": ((), ("e0 fd00::1/64",), {}, "fd00::1"),
+    "IPv6, named": ((), ("e0 fd00::1/64", "e1 fd01::1/64"), {"SHOAL_INTERFACE": "e1"}, "fd01::1"),
+    "IPv6, the link alone": ((), ("e0 fe80::1/64",), {"SHOAL_INTERFACE": "e0"}, "e0 has no IPv4 and no IPv6 address"),
+    "no network": (("127.0.1.1 box",), (), {"MASTER_ADDR": "box"}, "127.0.0.1"),
+}
+
+
+class Addresses(unittest.TestCase):
+    """Which address a node publishes."""
+
+    def test_addresses(self):
+        probe = subprocess.run(["unshare", "-nmu", "true"], capture_output=True)
+        if probe.returncode != 0:
+            self.skipTest("no right to make namespaces")
+        for name, (hosts, network, variables, expected) in ADDRESSES.items():
+            with self.subTest(name):
+                self.assertIn(expected, self.said(hosts, network, variables))
+
+    def said(self, hosts, network, variables):
+        with tempfile.NamedTemporaryFile("w", prefix="shoal-hosts-") as file:
+            file.write("\n".join(("127.0.0.1 localhost", *hosts, "")))
+            file.flush()
+            lines = ["set -e", "mount --make-rprivate /", f"mount --bind {file.name} /etc/hosts", "hostname box"]
+            lines += ["ip link set lo up"]
+            for word in network:
+                if word.startswith("default"):
+                    lines.append(f"ip route add {word}")
+                else:
+                    cable, address = word.split()
+                    lines += [f"ip link add {cable} type veth peer {cable}p", f"ip link set {cable}p up"]
+                    lines += [f"ip link set {cable} up"]
+                    nodad = "nodad" if ":" in address else ""
+                    lines.append(f"ip addr add {address} dev {cable} {nodad}")
+            lines.append(f"exec {sys.executable} -c '{ADDRESS}'")
+            command = ["unshare", "-nmu", "bash", "-c", "\n".join(lines)]
+            return suite.run(command, **variables).stdout
+
+
 class TwoNodes(Launchers):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="shoal-nodes-")
@@ -182,6 +230,41 @@ class TwoNodes(Launchers):
             4,
             8,
         )
+
+    def start_named(self, hosts, **more):
+        """Ranks that look for a master by its name, which means what hosts[node] says."""
+        processes = []
+        for node, text in enumerate(hosts):
+            path = self.folder / f"hosts{node}"
+            path.write_text(f"127.0.0.1 localhost\n{text}\n")
+            each = [
+                {"RANK": 2 * node + local, "LOCAL_RANK": local, "WORLD_SIZE": 4, "MASTER_PORT": 29500}
+                for local in range(2)
+            ]
+            commands, before = [[sys.executable, SCRIPT]] * 2, f"mount --bind {path} /etc/hosts"
+            processes.append(
+                self.nodes.start(node, commands, before=before, each=each, MASTER_ADDR="shoal-master", **more)
+            )
+        return processes
+
+    def test_a_master_whose_name_is_its_loopback(self):
+        """Debian gives a host's own name 127.0.1.1: the first node takes the interface towards the other one."""
+        own = f"127.0.1.1 {socket.gethostname()}"
+        hosts = (f"{own} shoal-master", f"{own}\n10.232.8.1 shoal-master")
+        self.check(self.start_named(hosts), 4, 8)
+
+    def test_ipv6_alone(self):
+        """The nodes' daemons, by SHOAL_INTERFACE and by the way to the master."""
+        for node in range(2):
+            self.nodes.use_ipv6(node)
+        hosts = ("fd00:8::1 shoal-master", "fd00:8::1 shoal-master")
+        for more in ({}, {"SHOAL_INTERFACE": "far"}):
+            processes = self.start_named(hosts, **more)
+            text = self.nodes.wait(processes)
+            self.assertEqual([process.returncode for process in processes], [0, 0], text)
+            listen = [place["listen"] for place in places(text)]
+            network = 9 if more else 8
+            self.assertEqual(listen, [f"fd00:{network}::{node}" for node in (1, 1, 2, 2)], text)
 
     def test_sagemaker(self):
         """Hosts and the interface are of resourceconfig.json; no variable names a master."""

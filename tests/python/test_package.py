@@ -460,7 +460,7 @@ class Environment(unittest.TestCase):
         from shoal.torch import _hosts
 
         os.environ["SHOAL_INTERFACE"] = "nosuch0"
-        with self.assertRaisesRegex(InvalidError, "nosuch0 has no IPv4 address"):
+        with self.assertRaisesRegex(InvalidError, "nosuch0 has no IPv4 and no IPv6 address, or does not exist"):
             _hosts.own_address()
 
     def test_daemons_on_some_nodes_only(self):

@@ -11,6 +11,7 @@ import os
 import pathlib
 import shlex
 import subprocess
+import unittest
 
 import suite
 
@@ -50,6 +51,16 @@ class Nodes:
         probe = self.start(0, [["true"]])
         self.wait([probe])
         return None if probe.returncode == 0 else "no right to mount inside of a namespace"
+
+    def use_ipv6(self, index):
+        """Instead of IPv4: fd00:8::(i + 1) on "near", fd00:9::(i + 1) on "far"."""
+        for number, cable in enumerate(("near", "far")):
+            name, address = self.names[index], f"fd00:{8 + number}::{index + 1}/64"
+            made = self._ip("-n", name, "addr", "flush", "dev", cable, "scope", "global") and self._ip(
+                "-n", name, "addr", "add", address, "dev", cable, "nodad"
+            )
+            if not made:
+                raise unittest.SkipTest("the namespaces cannot be given addresses of IPv6")
 
     def start(self, index, commands, before="", each=None, **more):
         """A node's commands, [[word, ...], ...], side by side; each[i] is added to the environment of number i.

@@ -53,7 +53,7 @@ def be_taken_before_it():
 class EmbeddedDaemon:
     """A private folder with sockets that listen, then the daemon in it."""
 
-    def __init__(self, nodes, node):
+    def __init__(self, nodes, node, others=()):
         self.program = find_program()
         self.nodes, self.node = nodes, node
         # Not TMPDIR, whose path may be too long for a socket's name.
@@ -62,17 +62,15 @@ class EmbeddedDaemon:
         self.alive_path = str(self.folder / "alive")
         self._descriptors = []
         try:
-            self._listen("127.0.0.1" if nodes == 1 else _hosts.own_address())
+            self._listen("127.0.0.1" if nodes == 1 else _hosts.own_address(others))
         except BaseException:
             self.discard()
             raise
 
     def _listen(self, host):
-        self.tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self.tcp = _hosts.listen(host)
         self._descriptors.append(self.tcp)
-        self.tcp.bind((host, 0))
-        self.tcp.listen(socket.SOMAXCONN)
-        self.address = list(self.tcp.getsockname())
+        self.address = list(self.tcp.getsockname()[:2])
         self.unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._descriptors.append(self.unix)
         self.unix.bind(self.socket_path)
@@ -113,7 +111,7 @@ class EmbeddedDaemon:
 
     def _configuration(self, roster):
         servers = [
-            {"name": f"node{node}", "address": f"{host}:{port}"}
+            {"name": f"node{node}", "address": _hosts.with_port(host, port)}
             for node, (host, port) in enumerate(roster["addresses"])
         ]
         host, port = self.address

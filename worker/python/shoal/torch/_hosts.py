@@ -1,6 +1,8 @@
 """Which node this is, and at which address other nodes reach it."""
 
+import contextlib
 import fcntl
+import ipaddress
 import json
 import os
 import pathlib
@@ -13,6 +15,9 @@ from shoal import errors
 # SageMaker's description of a training job.
 RESOURCE_CONFIG = pathlib.Path("/opt/ml/input/config/resourceconfig.json")
 _SIOCGIFADDR = 0x8915
+_IPV6_SCOPE_LINK = "20"  # in /proc/net/if_inet6
+# Of documentation (RFC 5737, RFC 3849): packets for them would take the default route.
+_SOMEWHERE = ("192.0.2.1", "2001:db8::1")
 
 
 def node_identity():
@@ -36,47 +41,83 @@ def resource_config():
 
 
 def interface_address(name):
-    """The IPv4 address of a network interface."""
+    """Return the IPv4 address of a network interface; its IPv6 address, not of the link alone, where it has none."""
+    address = _ipv4_of(name) or _ipv6_addresses().get(name)
+    if not address:
+        raise errors.InvalidError(f"the network interface {name} has no IPv4 and no IPv6 address, or does not exist")
+    return address
+
+
+def _ipv4_of(name):
     request = struct.pack("256s", name.encode()[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
             answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
-        except OSError as problem:
-            raise errors.InvalidError(
-                f"the network interface {name} has no IPv4 address: {problem.strerror}"
-            ) from None
+        except OSError:
+            return None
     return socket.inet_ntoa(answer[20:24])
 
 
-def own_address():
-    """This node's address for the other nodes: of the interface that SHOAL_INTERFACE names, or
-    SageMaker; else the one that leads to MASTER_ADDR; else the host name's."""
+def _ipv6_addresses():
+    """Return {interface: address} of those that are not of the link alone."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/net/if_inet6").read_text().splitlines():
+            digits, _, _, scope, _, name = line.split()
+            if scope != _IPV6_SCOPE_LINK:
+                found.setdefault(name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
+    return found
+
+
+def own_address(others=()):
+    """Return this node's address for the other nodes: of the interface that SHOAL_INTERFACE names, or SageMaker; else
+    of the one that leads to MASTER_ADDR, or to an address of `others`; else the host name's; else of the one with the
+    default route, or of the only one. A name that stands for the loopback, as Debian gives a host's own, says
+    nothing."""
     interface = os.environ.get("SHOAL_INTERFACE") or resource_config().get("network_interface_name")
     if interface:
         return interface_address(interface)
-    candidates = []
-    master = os.environ.get("MASTER_ADDR")
-    if master:
-        candidates.append(_address_towards(master))
-    candidates.append(_resolve(socket.gethostname()))
-    for address in candidates:
-        if address and not address.startswith("127."):
-            return address
-    for address in candidates:
-        if address:
-            return address
-    raise errors.InvalidError(
-        "this node's address for the others is not known: set SHOAL_INTERFACE to the name of the"
-        " network interface that they reach it through"
+    return (
+        address_towards_master()
+        or _first(_address_towards(address) for address in others)
+        or _first(_resolve(socket.gethostname()))
+        or _first(_address_towards(address) for address in _SOMEWHERE)
+        or _only_address()
     )
 
 
-def _address_towards(host):
-    """Where packets for a host leave this one; no packet is sent."""
-    address = _resolve(host)
-    if not address:
-        return None
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+def address_towards_master():
+    """Return this node's address on the way to MASTER_ADDR; None: that is not set, or is this node."""
+    master = os.environ.get("MASTER_ADDR")
+    return _first(_address_towards(address) for address in _resolve(master)) if master else None
+
+
+def _first(addresses):
+    """Return the first that other nodes may reach, or None."""
+    return next((address for address in addresses if address and not _is_loopback(address)), None)
+
+
+def _only_address():
+    ipv6 = _ipv6_addresses()
+    names = [name for _, name in socket.if_nameindex()]
+    found = {name: _ipv4_of(name) or ipv6.get(name) for name in names}
+    found = {name: address for name, address in found.items() if _first([address])}
+    if len(found) > 1:
+        several = ", ".join(f"{name} ({address})" for name, address in found.items())
+        raise errors.InvalidError(
+            f"this node's address for the others is not known: set SHOAL_INTERFACE to the one of {several} that they"
+            " reach it through"
+        )
+    return next(iter(found.values()), "127.0.0.1")  # without a network all nodes are on this machine
+
+
+def _is_loopback(address):
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _address_towards(address):
+    """Return where packets for an address leave this node; no packet is sent."""
+    with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
         except OSError:
@@ -84,8 +125,32 @@ def _address_towards(host):
         return probe.getsockname()[0]
 
 
-def _resolve(host):
+def listen(host):
+    """Return a TCP socket that listens at any port of the address."""
+    listener = socket.socket(_family(host), socket.SOCK_STREAM)
     try:
-        return socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0]
+        listener.bind((host, 0))
+        listener.listen(socket.SOMAXCONN)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def with_port(host, port):
+    """Return them as a daemon's configuration has them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _family(address):
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _resolve(host):
+    """Return the addresses of a name, those of IPv4 first. One of the link alone says nothing elsewhere."""
+    try:
+        found = [one[4] for one in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)]
     except OSError:
-        return None
+        return []
+    usable = [one[0] for one in found if len(one) == 2 or (one[3] == 0 and "%" not in one[0])]
+    return sorted(usable, key=lambda address: ":" in address)

@@ -76,6 +76,7 @@ def meet(store, rank, size, timeout, job=None):
     What goes wrong on one rank is raised on all that wait for it."""
     given = _given_socket()
     told = {"node": _hosts.node_identity(), "given": bool(given), "job": job, "mark": secrets.token_hex(8)}
+    told["address"] = None if given else _hosts.address_towards_master()
     store.set(f"node/{rank}", json.dumps(told))
     name = _gather(store, size, timeout) if rank == 0 else _follow(store, rank, told["mark"], timeout)
     store = dist.PrefixStore(name, store)
@@ -110,7 +111,7 @@ def place_of_newcomer(job):
 
 def _start_daemon(store, rank, node, plan, timeout):
     """By the first rank of a node: the daemon for it."""
-    daemon = _daemon.EmbeddedDaemon(plan["nodes"], node)
+    daemon = _daemon.EmbeddedDaemon(plan["nodes"], node, list(filter(None, plan["towards"])))
     try:
         store.set(f"address/{node}", json.dumps(daemon.address))
         if rank == 0:
@@ -268,6 +269,7 @@ def _make_plan(answers):
         "given": bool(with_daemon),
         "nodes": len(numbers),
         "node_of": node_of,
+        "towards": [answers[node_of.index(node)].get("address") for node in range(len(numbers))],
     }
 
 
