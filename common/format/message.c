@@ -201,6 +201,7 @@ static const struct message_form {
     [MESSAGE_WHY] = {"why", MESSAGE_TO_DAEMON, {JOB}},
 
     [MESSAGE_DAEMON_HELLO] = {"hello", MESSAGE_TO_WORKER, {PROTOCOL, SOFTWARE, NODE, MEMBER}},
+    [MESSAGE_WAITING] = {"waiting", MESSAGE_TO_WORKER, {TEXT}},
     [MESSAGE_JOINED] = {"joined",
                         MESSAGE_TO_WORKER,
                         {JOB_ID, GENERATION, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE, NODE_INDEX,
@@ -232,6 +233,7 @@ static const struct message_form {
                           {JOB, UID, PID, WISHED_WORLD_SIZE, WISHED_RANK, WISHED_LOCAL_RANK, MEMBER,
                            TIMEOUT, RECOVERY}},
     [MESSAGE_JOB_REFUSED] = {"job_refused", MESSAGE_BETWEEN_DAEMONS, {JOB, MEMBER, CODE, TEXT}},
+    [MESSAGE_JOB_WAITING] = {"job_waiting", MESSAGE_BETWEEN_DAEMONS, {JOB, MEMBER, TEXT}},
     [MESSAGE_JOB_WITHDRAW] = {"job_withdraw", MESSAGE_BETWEEN_DAEMONS, {JOB, MEMBER}},
     [MESSAGE_JOB_UNABLE] = {"job_unable",
                             MESSAGE_BETWEEN_DAEMONS,

@@ -66,6 +66,7 @@ enum message_type {
     /* to the worker (the answers to status, trace, trace_read and why are documents of their own:
      * doc/protocol/control.md) */
     MESSAGE_DAEMON_HELLO,
+    MESSAGE_WAITING,
     MESSAGE_JOINED,
     MESSAGE_WORKER_GROUP_OPENED,
     MESSAGE_SHARED_OPENED,
@@ -84,6 +85,7 @@ enum message_type {
     MESSAGE_PING,
     MESSAGE_JOB_JOIN,
     MESSAGE_JOB_REFUSED,
+    MESSAGE_JOB_WAITING,
     MESSAGE_JOB_WITHDRAW,
     MESSAGE_JOB_UNABLE,
     MESSAGE_JOB_OPEN,

@@ -76,18 +76,31 @@ typedef int (*message_handler)(struct coordinator *c, uint32_t node, const struc
                                struct error *error);
 
 static const message_handler coordinator_messages[MESSAGE_TYPES] = {
-    [MESSAGE_JOB_JOIN] = succession_on_join,   [MESSAGE_JOB_WITHDRAW] = home_job_withdraw,
-    [MESSAGE_JOB_UNABLE] = home_job_unable,    [MESSAGE_JOB_OPENED] = job_on_opened,
-    [MESSAGE_JOB_REFUSED] = member_on_refused, [MESSAGE_JOB_OPEN] = job_on_open,
-    [MESSAGE_JOB_READY] = job_on_ready,        [MESSAGE_JOB_FAILED] = job_on_failed,
-    [MESSAGE_JOB_CLOSE] = job_on_close,        [MESSAGE_RANK_LEFT] = job_on_rank_departed,
-    [MESSAGE_GROUP_JOIN] = group_on_join,      [MESSAGE_GROUP_REFUSED] = group_on_refused,
-    [MESSAGE_GROUP_OPEN] = group_on_open,      [MESSAGE_GROUP_OPENED] = group_on_opened,
-    [MESSAGE_GROUP_READY] = group_on_ready,    [MESSAGE_GROUP_LEAVE] = group_on_leave,
-    [MESSAGE_GROUP_CLOSE] = group_on_close,    [MESSAGE_GROUP_FAILED] = group_on_failed,
-    [MESSAGE_LATE_QUERY] = late_on_query,      [MESSAGE_LATE_REPLY] = late_on_reply,
-    [MESSAGE_JOB_REJOIN] = job_on_rejoin,      [MESSAGE_RANK_GONE] = job_on_rank_gone,
-    [MESSAGE_NODE_DRAINING] = drain_on_peer,   [MESSAGE_JOB_RETURN] = succession_on_return,
+    [MESSAGE_JOB_JOIN] = succession_on_join,
+    [MESSAGE_JOB_WITHDRAW] = home_job_withdraw,
+    [MESSAGE_JOB_WAITING] = member_on_waiting,
+    [MESSAGE_JOB_UNABLE] = home_job_unable,
+    [MESSAGE_JOB_OPENED] = job_on_opened,
+    [MESSAGE_JOB_REFUSED] = member_on_refused,
+    [MESSAGE_JOB_OPEN] = job_on_open,
+    [MESSAGE_JOB_READY] = job_on_ready,
+    [MESSAGE_JOB_FAILED] = job_on_failed,
+    [MESSAGE_JOB_CLOSE] = job_on_close,
+    [MESSAGE_RANK_LEFT] = job_on_rank_departed,
+    [MESSAGE_GROUP_JOIN] = group_on_join,
+    [MESSAGE_GROUP_REFUSED] = group_on_refused,
+    [MESSAGE_GROUP_OPEN] = group_on_open,
+    [MESSAGE_GROUP_OPENED] = group_on_opened,
+    [MESSAGE_GROUP_READY] = group_on_ready,
+    [MESSAGE_GROUP_LEAVE] = group_on_leave,
+    [MESSAGE_GROUP_CLOSE] = group_on_close,
+    [MESSAGE_GROUP_FAILED] = group_on_failed,
+    [MESSAGE_LATE_QUERY] = late_on_query,
+    [MESSAGE_LATE_REPLY] = late_on_reply,
+    [MESSAGE_JOB_REJOIN] = job_on_rejoin,
+    [MESSAGE_RANK_GONE] = job_on_rank_gone,
+    [MESSAGE_NODE_DRAINING] = drain_on_peer,
+    [MESSAGE_JOB_RETURN] = succession_on_return,
     [MESSAGE_JOB_RETURNED] = return_on_noted,
 };
 
@@ -349,6 +362,7 @@ static uint64_t coordinator_next_deadline(const struct coordinator *c)
         if (member_gathers(worker) && !worker->asked)
             deadline_ns = coordinator_earlier(
                 deadline_ns, coordinator_earlier(worker->say_ns, worker->elsewhere_ns));
+        deadline_ns = coordinator_earlier(deadline_ns, worker->told_ns);
         const struct worker_group_request *request;
         DL_FOREACH(worker->requests, request)
         {

@@ -343,9 +343,9 @@ bool home_waits_text(const struct coordinator *c, const struct gathering *gather
     return true;
 }
 
-/* What its members wait for in vain. */
-static void home_timeout_text(const struct coordinator *c, const struct gathering *gathering,
-                              char *text, size_t bytes)
+/* What its members wait for. */
+static void home_members_wait_text(const struct coordinator *c, const struct gathering *gathering,
+                                   char *text, size_t bytes)
 {
     char cause[600];
     if (home_waits_text(c, gathering, cause, sizeof(cause))) {
@@ -394,6 +394,16 @@ static bool home_open_without(struct coordinator *c, struct gathering *gathering
     return true;
 }
 
+static void home_tell_waiting(struct coordinator *c, const struct gathering *gathering,
+                              struct gathering_member *member)
+{
+    member->told_ns = UINT64_MAX;
+    struct message message = {.type = MESSAGE_JOB_WAITING, .member = member->member};
+    snprintf(message.job, sizeof(message.job), "%s", gathering->name);
+    home_members_wait_text(c, gathering, message.text, sizeof(message.text));
+    coordinator_send(c, member->node, &message);
+}
+
 void home_tick(struct coordinator *c, struct gathering *gathering)
 {
     if (c->now_ns >= gathering->say_ns)
@@ -401,12 +411,14 @@ void home_tick(struct coordinator *c, struct gathering *gathering)
     if (c->now_ns >= gathering->without_ns && home_open_without(c, gathering))
         return;
     for (uint32_t i = gathering->count; i-- > 0;) {
+        if (c->now_ns >= gathering->members[i].told_ns)
+            home_tell_waiting(c, gathering, &gathering->members[i]);
         struct gathering_member member = gathering->members[i];
         if (c->now_ns < member.deadline_ns)
             continue;
         if (gathering->timeout_text[0] == '\0')
-            home_timeout_text(c, gathering, gathering->timeout_text,
-                              sizeof(gathering->timeout_text));
+            home_members_wait_text(c, gathering, gathering->timeout_text,
+                                   sizeof(gathering->timeout_text));
         gathering_remove_at(gathering, i);
         home_refuse(c, gathering->name, &member, ERR_TIMEOUT, gathering->timeout_text);
     }
@@ -466,8 +478,11 @@ uint64_t home_deadline(const struct coordinator *c)
         if (due_ns < deadline_ns)
             deadline_ns = due_ns;
         for (uint32_t i = 0; i < gathering->count; i++) {
-            if (gathering->members[i].deadline_ns < deadline_ns)
-                deadline_ns = gathering->members[i].deadline_ns;
+            const struct gathering_member *member = &gathering->members[i];
+            uint64_t member_ns =
+                member->told_ns < member->deadline_ns ? member->told_ns : member->deadline_ns;
+            if (member_ns < deadline_ns)
+                deadline_ns = member_ns;
         }
     }
     return deadline_ns;

@@ -29,6 +29,8 @@
 /* After which a job that has all its ranks and cannot open says why: a daemon that starts at the
  * same time connects sooner. */
 #define COORDINATOR_SAY_NS (500 * COORDINATOR_MS)
+/* A rank that has waited so long for its job to begin is told what for. */
+#define COORDINATOR_WAITING_NS (10000 * COORDINATOR_MS)
 /* Within which all daemons have opened a group whose ranks have all come. */
 #define COORDINATOR_GROUP_OPEN_MS 60000u
 #define COORDINATOR_LATE_ASKS_MAX 1024u
@@ -66,7 +68,8 @@ struct worker {
     /* Of one whose job gathers and whose home is not there: when that is said, and when the next
      * daemon is asked instead. UINT64_MAX: it has been said; never. */
     uint64_t say_ns, elsewhere_ns;
-    bool gone; /* closed its socket while leaving */
+    uint64_t told_ns; /* when it is told that its home is not there; UINT64_MAX: it has been */
+    bool gone;        /* closed its socket while leaving */
     uint64_t deadline_ns;
     uint64_t former; /* the lineage of the failed job that it goes on from; 0: none */
     uint32_t stragglers_ms, least_ranks, wait_ms; /* as it has asked */
@@ -451,6 +454,9 @@ int member_join(struct coordinator *c, uint32_t id,
 int member_return(struct coordinator *c, uint32_t id,
                   const struct coordinator_credentials *credentials, const struct message *message,
                   struct error *error);
+/* Tell it what its job waits for. */
+int member_on_waiting(struct coordinator *c, uint32_t node, const struct message *message,
+                      struct error *error);
 int member_on_refused(struct coordinator *c, uint32_t node, const struct message *message,
                       struct error *error);
 int member_leave(struct coordinator *c, struct worker *worker, struct error *error);

@@ -30,10 +30,32 @@ static uint32_t member_home(const struct coordinator *c, const struct worker *wo
     return home;
 }
 
+static void member_tell_waiting(struct coordinator *c, struct worker *worker, const char *text)
+{
+    struct message message = {.type = MESSAGE_WAITING};
+    worker->told_ns = UINT64_MAX;
+    snprintf(message.text, sizeof(message.text), "%s", text);
+    worker_send(c, worker, &message);
+}
+
+int member_on_waiting(struct coordinator *c, uint32_t node, const struct message *message,
+                      struct error *error)
+{
+    (void)error;
+    struct worker *worker = coordinator_worker(c, message->member);
+    if (worker && member_gathers(worker) && worker->asked && worker->home == node &&
+        strcmp(worker->name, message->job) == 0)
+        member_tell_waiting(c, worker, message->text);
+    else
+        c->dropped_messages++; /* it has joined meanwhile, or gone */
+    return 0;
+}
+
 void member_home_lost(struct coordinator *c, struct worker *worker)
 {
     worker->asked = false;
     worker->say_ns = c->now_ns + COORDINATOR_SAY_NS;
+    worker->told_ns = c->now_ns + COORDINATOR_WAITING_NS;
     worker->elsewhere_ns = coordinator_recovers(c, worker->recovery)
                                ? c->now_ns + c->config->peer_ms * COORDINATOR_MS
                                : UINT64_MAX;
@@ -442,6 +464,12 @@ static void member_tick_gathering(struct coordinator *c, struct worker *worker)
         if (!member_follows(c, worker))
             coordinator_log(c, LOG_LEVEL_WARNING, worker->uid,
                             "job '%s' cannot gather at its home: %s", worker->name, text);
+    }
+    if (c->now_ns >= worker->told_ns) {
+        char waits[ERROR_TEXT_BYTES];
+        snprintf(waits, sizeof(waits), "job '%s' cannot gather at its home: %s", worker->name,
+                 text);
+        member_tell_waiting(c, worker, waits);
     }
     if (c->now_ns < worker->elsewhere_ns)
         return;

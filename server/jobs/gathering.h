@@ -24,6 +24,7 @@ struct gathering_member {
     bool whole; /* it goes on only if no rank of the last generation is lost */
     /* Of one that goes on: how many ranks it wishes for, 0: any number; and for how long. */
     uint32_t least_ranks, wait_ms;
+    uint64_t told_ns; /* when it is told what it waits for; UINT64_MAX: it has been */
 };
 
 struct gathering {

@@ -474,6 +474,27 @@ class Environment(unittest.TestCase):
         with self.assertRaisesRegex(InvalidError, "rank 0 has a daemon .* and rank 1 has none"):
             _rendezvous._make_plan(answers)
 
+    def test_what_a_rank_waits_for_is_said_once(self):
+        """By rank 0 the ranks that are missing, by another that rank 0 is."""
+        import torch.distributed as dist
+
+        from shoal.torch import _rendezvous
+
+        self.addCleanup(setattr, _rendezvous, "_SAY_S", _rendezvous._SAY_S)
+        _rendezvous._SAY_S = 0.1
+        cases = [(0, (0, 2), "ranks 1, 3 have not joined"), (0, (0, 1, 2), "rank 3 has not joined")]
+        cases += [(2, (2,), "rank 0 has not joined"), (2, (0, 2), "")]
+        for rank, come, words in cases:
+            with self.subTest(rank=rank, come=come):
+                store, said, os.environ["RANK"] = dist.HashStore(), io.StringIO(), str(rank)
+                for other in set(come) - {rank}:
+                    store.set(f"node/{other}", json.dumps({"mark": "m"}))
+                with contextlib.redirect_stderr(said), self.assertRaisesRegex(Exception, "has not joined within 1 s"):
+                    _rendezvous.meet(store, rank, 4, datetime.timedelta(seconds=1))
+                lines = said.getvalue().splitlines()
+                expected = [f"shoal: rank {rank} waits for its job to begin: {words}"] if words else []
+                self.assertEqual(lines, expected)
+
     def test_what_an_attempt_before_has_left_in_the_store(self):
         """Whoever comes first: an answer of a process that is gone is taken for no rank's, an error of it is not
         raised, and all have one place."""

@@ -14,6 +14,7 @@
 
 #include "common/base/clock.h"
 #include "worker/job/forking.h"
+#include "worker/job/joining.h"
 #include "worker/job/shared.h"
 
 /* Staging takes at most a quarter of the arena, and no more slots than keep a pipeline full: 32, or
@@ -434,75 +435,6 @@ int job_connect_anew(struct shoal_job *job, uint64_t deadline_ns, struct error *
     return code;
 }
 
-static int job_check_joined(const struct job_settings *settings, const struct message *joined,
-                            struct error *error)
-{
-    if (joined->type == MESSAGE_ERROR)
-        return error_set(error, joined->code < 0 ? joined->code : ERR_PROTOCOL, "%s", joined->text);
-    if (joined->type == MESSAGE_FAILED)
-        return error_set(error, joined->code < 0 ? joined->code : ERR_LOST, "%s", joined->text);
-    if (joined->type != MESSAGE_JOINED)
-        return error_set(error, ERR_PROTOCOL, "the daemon answered join with \"%s\"",
-                         message_type_name(joined->type));
-    if ((!settings->newcomer && joined->world_size != (uint32_t)settings->world_size) ||
-        joined->rank >= (int32_t)joined->world_size ||
-        (!settings->newcomer && settings->rank >= 0 && joined->rank != settings->rank) ||
-        joined->local_rank < 0 || (uint32_t)joined->local_rank >= joined->world_size ||
-        joined->group < 0)
-        return error_set(error, ERR_PROTOCOL,
-                         "the daemon's answer makes no sense: rank %" PRId32 " of %" PRIu32
-                         ", local rank %" PRId32 " of %" PRIu32 ", group %" PRId32,
-                         joined->rank, joined->world_size, joined->local_rank, joined->local_size,
-                         joined->group);
-    return 0;
-}
-
-static int ask_to_join(struct shoal_job *job, const struct job_settings *settings,
-                       struct message *joined, struct error *error)
-{
-    uint64_t now_ns = clock_now_ns(), least_ns = now_ns + NS_PER_MS; /* 0 is the daemon's own */
-    uint64_t end_ns = settings->deadline_ns > least_ns ? settings->deadline_ns : least_ns;
-    struct message join = {
-        .type = MESSAGE_JOIN,
-        .world_size = settings->newcomer ? 0 : (uint32_t)settings->world_size,
-        .rank = settings->rank,
-        .local_rank = settings->local_rank,
-        .timeout_ms = (uint32_t)((end_ns - now_ns) / NS_PER_MS),
-        .recovery = settings->recovery > 0   ? MESSAGE_RECOVERY_ON
-                    : settings->recovery < 0 ? MESSAGE_RECOVERY_OFF
-                                             : MESSAGE_RECOVERY_CONFIGURED,
-    };
-    snprintf(join.job, sizeof(join.job), "%s", settings->name);
-    const int fds[3] = {job->arena_fd, job->submission_doorbell, job->daemons_doorbell};
-    uint64_t deadline_ns = end_ns + JOB_GRACE_MS * NS_PER_MS;
-    int code = client_send(&job->client, &join, fds, 3, deadline_ns, error);
-    job->asked_member = job->member;
-    if (code == 0)
-        code = client_wait(&job->client, joined, deadline_ns, error);
-    if (code < 0) {
-        error_prefix(error, "cannot join job %s", settings->name);
-        return code;
-    }
-    code = job_check_joined(settings, joined, error);
-    if (code < 0)
-        message_clear(joined);
-    return code;
-}
-
-/* The others would wait for this rank: tell why it does not come. It may not arrive. */
-static void say_unable(struct shoal_job *job, const struct job_settings *settings,
-                       const struct error *why)
-{
-    struct message unable = {.type = MESSAGE_UNABLE,
-                             .world_size = (uint32_t)settings->world_size,
-                             .rank = settings->rank,
-                             .code = why->code};
-    snprintf(unable.job, sizeof(unable.job), "%s", settings->name);
-    snprintf(unable.text, sizeof(unable.text), "%s", why->text);
-    if (!settings->newcomer)
-        client_send(&job->client, &unable, NULL, 0, 0, NULL);
-}
-
 void job_say_ending(struct shoal_job *job, const char *why)
 {
     struct message ending = {.type = MESSAGE_ENDING};
@@ -633,9 +565,9 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
         code = make_descriptors(made, error);
     }
     if (code < 0 && greeted)
-        say_unable(made, settings, error);
+        joining_refuse(made, settings, error);
     if (code == 0)
-        code = ask_to_join(made, settings, &joined, error);
+        code = joining_ask(made, settings, &joined, error);
     if (code == 0) {
         code = settle(made, &joined, error);
         message_clear(&joined);

@@ -110,6 +110,25 @@ START_TEST(test_a_rank_errs)
 }
 END_TEST
 
+/* A rank that waits for another one says which, before anybody gives up. */
+START_TEST(test_what_a_rank_waits_for)
+{
+    struct cluster *cluster = cluster_start((uint32_t)_i, NULL);
+    const char *says[] = {"/bin/sh", "-c", "exec " CLUSTER_HELPER " once 2>&1", NULL};
+    const char *plain[] = {CLUSTER_HELPER, "once", NULL};
+    struct process *first = cluster_worker(cluster, 0, "waits", 0, 2, says);
+    cluster_worker_says(first, "shoal: rank 0 waits for its job to begin: rank 1 of job 'waits' "
+                               "has not joined");
+    struct process *second = cluster_worker(cluster, (uint32_t)_i - 1, "waits", 1, 2, plain);
+    ck_assert_int_eq(process_wait(first, CLUSTER_PATIENCE_MS), 0);
+    ck_assert_int_eq(process_wait(second, CLUSTER_PATIENCE_MS), 0);
+    process_free(first);
+    process_free(second);
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("refusal");
@@ -118,6 +137,7 @@ int main(void)
     tcase_add_loop_test(tests, test_refusal, 1, 3);
     tcase_add_loop_test(tests, test_worlds_that_differ, 1, 3);
     tcase_add_loop_test(tests, test_a_rank_errs, 1, 3);
+    tcase_add_loop_test(tests, test_what_a_rank_waits_for, 1, 3);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

@@ -41,6 +41,8 @@ struct network_worker {
     uint32_t failed_count;
     struct message failure; /* the last error or failed */
     bool group_opened, group_refused;
+    uint32_t waiting_count; /* how often it was told what it waits for */
+    char waiting[1024];
     uint32_t shared_count; /* answers to shared_open */
     uint32_t segment;      /* of the last */
     int32_t group;

@@ -1,5 +1,6 @@
 /* What a coordinator does to the world: it is checked, and the stand-in engine answers. */
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,6 +92,11 @@ static void network_io_send_worker(void *context, uint32_t id, const struct mess
         worker->weight_count = copy.weights.count;
         worker->joined = copy;
         check_joined(node->network, worker);
+        break;
+    case MESSAGE_WAITING:
+        ck_assert_int_eq(worker->state, CLIENT_JOINING);
+        worker->waiting_count++;
+        snprintf(worker->waiting, sizeof(worker->waiting), "%s", copy.text);
         break;
     case MESSAGE_ERROR:
         worker->failure = copy;

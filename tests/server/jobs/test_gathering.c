@@ -212,12 +212,12 @@ START_TEST(test_order_of_arrival_does_not_matter)
 {
     /* All ranks of a job must get the same numbers however their joins raced. */
     static const struct gathering_member all[] = {
-        {0, 1, -1, 0, 1, 0, false, false, 0, false, 0, 0},
-        {0, 2, -1, 1, 2, 0, false, false, 0, false, 0, 0},
-        {1, 1, 4, 0, 3, 0, false, false, 0, false, 0, 0},
-        {1, 2, -1, 0, 4, 0, false, false, 0, false, 0, 0},
-        {2, 1, -1, -1, 5, 0, false, false, 0, false, 0, 0},
-        {2, 2, 0, -1, 6, 0, false, false, 0, false, 0, 0},
+        {0, 1, -1, 0, 1, 0, false, false, 0, false, 0, 0, 0},
+        {0, 2, -1, 1, 2, 0, false, false, 0, false, 0, 0, 0},
+        {1, 1, 4, 0, 3, 0, false, false, 0, false, 0, 0, 0},
+        {1, 2, -1, 0, 4, 0, false, false, 0, false, 0, 0, 0},
+        {2, 1, -1, -1, 5, 0, false, false, 0, false, 0, 0, 0},
+        {2, 2, 0, -1, 6, 0, false, false, 0, false, 0, 0, 0},
     };
     unsigned seed = (unsigned)_i + 1;
     uint32_t order[6] = {0, 1, 2, 3, 4, 5};

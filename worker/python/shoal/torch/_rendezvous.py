@@ -25,6 +25,7 @@ import json
 import os
 import secrets
 import socket
+import sys
 import time
 
 import torch.distributed as dist
@@ -35,6 +36,7 @@ from shoal.torch import _daemon, _hosts
 DEFAULT_SOCKET = "/run/shoal/shoald.sock"
 # So long rank 0 waits for ranks to see its plan before it looks whether they have answered anew.
 _SLICE = datetime.timedelta(milliseconds=500)
+_SAY_S = 10  # so long a rank waits before it says for whom
 
 
 class Place:
@@ -144,12 +146,27 @@ def _telling(store, rank, keys):
         raise
 
 
-def _get(store, key, timeout, who, deadline=None):
+def _wait(store, keys, left_s, missing):
+    """Wait for keys of the store; say once, when that takes long, what `missing()` says; None: another rank does."""
+    soon_s = min(left_s, _SAY_S)
+    try:
+        store.wait(keys, datetime.timedelta(seconds=soon_s))
+        return
+    except RuntimeError:
+        if left_s <= soon_s:
+            raise
+    what = None if store.check(keys) else missing()
+    if what:
+        print(f"shoal: rank {os.environ.get('RANK', '?')} waits for its job to begin: {what}", file=sys.stderr, flush=True)
+    store.wait(keys, datetime.timedelta(seconds=left_s - soon_s))
+
+
+def _get(store, key, timeout, who, deadline=None, missing=None):
     """What `who` has put there, or the error that it has put there instead. deadline: of time.monotonic(), where the
-    timeout began earlier."""
+    timeout began earlier. missing: as _wait() has it."""
     left_s = timeout.total_seconds() if deadline is None else max(0.001, deadline - time.monotonic())
     try:
-        store.wait([key], datetime.timedelta(seconds=left_s))
+        _wait(store, [key], left_s, missing or (lambda: f"{who} has not joined"))
     except RuntimeError as problem:
         raise errors.TimeoutError(
             f"timed out: {who} has not joined within {timeout.total_seconds():g} s ({key}: {problem})"
@@ -194,9 +211,14 @@ def _gather(store, size, timeout):
 def _answers(store, size, owed, deadline, timeout):
     """Return what all ranks have answered. owed: gets the key of each that waits for the plan."""
     answers = []
+
+    def missing():
+        ranks = [str(rank) for rank in range(size) if not store.check([f"node/{rank}"])]
+        return f"rank {ranks[0]} has not joined" if len(ranks) == 1 else f"ranks {', '.join(ranks)} have not joined"
+
     for rank in range(size):
         try:
-            answers.append(_get(store, f"node/{rank}", timeout, f"rank {rank}", deadline))
+            answers.append(_get(store, f"node/{rank}", timeout, f"rank {rank}", deadline, missing))
         except Exception:
             come = [f"node/{later}" for later in range(rank + 1, size) if store.check([f"node/{later}"])]
             owed += [f"plan/{json.loads(store.get(key))['mark']}" for key in come]
@@ -224,7 +246,11 @@ def _all_have_seen(store, name, answers, deadline, timeout):
 def _follow(store, rank, mark, timeout):
     """Return, on every other rank, the name on which rank 0 has settled."""
     deadline = time.monotonic() + timeout.total_seconds()
-    name, following = None, _get(store, f"plan/{mark}", timeout, "rank 0")
+
+    def missing():  # rank 0 says whom it waits for
+        return None if store.check(["node/0"]) else "rank 0 has not joined"
+
+    name, following = None, _get(store, f"plan/{mark}", timeout, "rank 0", missing=missing)
     while following != name:
         name = following
         store.set(f"{name}/met/{rank}", "seen")
