@@ -433,7 +433,7 @@ SHOAL_API int shoal_completions_clear(shoal_job *job);
  * stream is a CUstream or cudaStream_t, and NULL the default stream. */
 
 /* How to open a device. Zero the structure and set what is known; variables and defaults are as in
- * struct shoal_options. */
+ * struct shoal_options. The device takes 72 MiB of an arena of 256 MiB, 9/32 of a smaller one. */
 struct shoal_device_options {
     size_t struct_size;    /* sizeof(struct shoal_device_options), for later versions */
     int number;            /* the device, as CUDA counts those of this process */

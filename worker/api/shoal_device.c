@@ -7,12 +7,17 @@
 #include "common/base/env.h"
 #include "common/text/size_text.h"
 #include "worker/api/group.h"
-#include "worker/device/device_numa.h"
 #include "worker/device/device_queue.h"
+#include "worker/device/device_system.h"
 #include "worker/drive/drive_device.h"
 #include "worker/job/error_text.h"
 #include "worker/job/job.h"
 #include "worker/shoal.h"
+
+/* All of a request of 64 MiB, and what its chunks leave free between them. */
+#define POOL_BYTES (72u << 20)
+#define POOL_LEAST_BYTES (8u << 20)          /* as much as the staging slots have */
+#define POOL_SHARE(bytes) ((bytes) / 32 * 9) /* of the arena, at the most */
 
 /* The options, and by which the memory to be pinned was limited. */
 struct device_settings {
@@ -101,13 +106,31 @@ static int begin_opening(struct shoal_job *job, struct device_settings *settings
     return code;
 }
 
+/* Lock held. Memory of the arena through which the device's data goes: the half of it, and so on,
+ * where there is no room, or not all would be pinned. Without any the staging slots serve. */
+static void make_pool(struct shoal_job *job)
+{
+    uint64_t most = POOL_SHARE(job->arena.total_bytes), offset;
+    for (uint64_t bytes = most < POOL_BYTES ? most : POOL_BYTES; bytes >= POOL_LEAST_BYTES;
+         bytes /= 2) {
+        if (arena_heap_allocate(&job->heap, bytes, &offset) < 0)
+            continue;
+        if (offset + bytes <= job->progress.pinned_bytes &&
+            progress_add_pool(&job->progress, offset, bytes) == 0)
+            return;
+        arena_heap_free(&job->heap, offset);
+    }
+}
+
 /* queue: NULL when it could not be opened. */
 static void end_opening(struct shoal_job *job, struct device_queue *queue)
 {
     pthread_mutex_lock(&job->lock);
     job->device_opening = false;
     job->device = queue;
-    if (!queue)
+    if (queue)
+        make_pool(job);
+    else
         job->progress.pinned_bytes = 0;
     pthread_mutex_unlock(&job->lock);
 }
@@ -135,7 +158,7 @@ static int pin(const struct shoal_job *job, struct device *device,
 {
     const char *by = settings->pinned_by;
     uint64_t bytes = job->progress.pinned_bytes;
-    device_numa_prefer(job->arena.base, bytes, device_numa_find(NULL, device_address(device)));
+    device_system_prefer(job->arena.base, bytes, device_system_node(NULL, device_address(device)));
     int code = device_pin(device, job->arena.base, bytes, error);
     if (code < 0) {
         char size[SIZE_TEXT_BYTES], limit[128];
@@ -161,7 +184,9 @@ static int open_device(struct shoal_job *job, const struct device_settings *sett
         device_forbid_waits(device, "streams wait for no memory unless SHOAL_STREAM_WAITS is 1");
     code = pin(job, device, settings, error);
     if (code == 0)
-        code = device_queue_create(queue, device, &job->progress, error);
+        code = device_queue_create(queue, device,
+                                   device_system_link_rate(NULL, device_address(device)),
+                                   &job->progress, error);
     if (code < 0)
         device_close(device);
     return code;

@@ -23,8 +23,8 @@
 #include "common/base/error.h"
 
 #define DEVICE_NAME_BYTES 64
-#define DEVICE_WORDS 4096u    /* that streams can wait for */
-#define DEVICE_COPIES_MAX 16u /* at once */
+#define DEVICE_WORDS 4096u     /* that streams can wait for */
+#define DEVICE_COPIES_MAX 256u /* at once */
 #define DEVICE_GATES 4u
 
 /* The two streams of copies, one for each copy engine. */
@@ -67,6 +67,12 @@ const char *device_no_waits(const struct device *device);
 /* Pin memory of the process; once a device. ERR_MEMORY, ERR_SYSTEM. Unpinned by device_close. */
 int device_pin(struct device *device, void *memory, uint64_t bytes, struct error *error);
 
+/* The calling thread keeps the device's context on top of its own from its next call on, until it
+ * lets go of it, which it must before it runs anything else that may ask for a context. One thread
+ * at a time; device_let_go of another one does nothing. */
+void device_keep(struct device *device);
+void device_let_go(struct device *device);
+
 /* Memory of the device, for programs without a framework. ERR_MEMORY. */
 int device_allocate(struct device *device, uint64_t bytes, void **memory, struct error *error);
 int device_free(struct device *device, void *memory, struct error *error);
@@ -95,12 +101,14 @@ int device_event_create(struct device *device, void **event, struct error *error
 void device_event_destroy(struct device *device, void *event);
 /* The event occurs when what is on the stream now is done. */
 int device_event_record(struct device *device, void *event, void *stream, struct error *error);
+/* The same, and 1 when it has occurred already, 0 when not. */
+int device_event_record_done(struct device *device, void *event, void *stream, struct error *error);
 /* 1 when it has occurred, 0 when not; an error when the device has failed. */
 int device_event_done(struct device *device, void *event, struct error *error);
 
-/* Up to DEVICE_COPIES_MAX copies on a lane, in one call where the driver has that, and an event
- * when all are done. On an error some may have been begun all the same: *begun says that the event
- * will tell of them; else none is under way. */
+/* Up to DEVICE_COPIES_MAX copies on a lane, or none, in one call where the driver has that, and an
+ * event when all of the lane are done; NULL: a later one tells. On an error some may have been
+ * begun all the same: *begun says that the event will tell of them; else none is under way. */
 int device_copy(struct device *device, enum device_lane lane, const struct device_copy *copies,
                 uint32_t count, void *event, bool *begun, struct error *error);
 
@@ -115,7 +123,7 @@ bool device_copies_lost(const struct device *device);
  * failed may never ring: look at device_event_done from time to time. DEVICE_BELL_WAITS rings when
  * all streams have come past their waits for words, and the event occurs then. */
 int device_ring_after(struct device *device, unsigned bell, void *event, struct error *error);
-/* The bells, as bits, that have rung since the last call. */
+/* The bells, as bits, that have rung since the last call: for these the event has occurred. */
 uint32_t device_rung(struct device *device);
 
 /* One of the words; the host writes it, streams wait until (int32_t)(word - value) >= 0. */

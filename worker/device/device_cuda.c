@@ -15,6 +15,7 @@
 
 #include <assert.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +93,9 @@ struct device {
     CUstream bell_streams[DEVICE_BELLS]; /* that of DEVICE_BELL_WAITS waits for the waits */
     CUstream own;                        /* for programs without one */
     struct bells *bells;
-    const char *no_waits; /* why streams do not wait for words, or NULL */
+    _Atomic uintptr_t keeper; /* the thread that keeps the context; 0: none */
+    bool kept;                /* it has it; the keeper's own */
+    const char *no_waits;     /* why streams do not wait for words, or NULL */
     atomic_bool copies_lost, waits_lost;
     cuda_batch_12080 copy_batch_12080;
     cuda_batch_13000 copy_batch_13000;
@@ -130,17 +133,45 @@ static int check(const struct device *device, CUresult result, const char *funct
     return result == CUDA_SUCCESS ? 0 : failure(device, result, function, error);
 }
 
-/* The calling thread's context is the caller's; ours is on top of it for the time of a call. */
-static int enter(const struct device *device, struct error *error)
+static bool is_keeper(const struct device *device)
 {
-    return CALL(device, error, cuCtxPushCurrent, device->context);
+    return atomic_load(&device->keeper) == (uintptr_t)pthread_self();
+}
+
+/* The calling thread's context is the caller's; ours is on top of it for the time of a call, or
+ * until a thread that keeps it lets go of it. */
+static int enter(struct device *device, struct error *error)
+{
+    bool keeper = is_keeper(device);
+    if (keeper && device->kept)
+        return 0;
+    int code = CALL(device, error, cuCtxPushCurrent, device->context);
+    if (keeper && code == 0)
+        device->kept = true;
+    return code;
 }
 
 static int leave(const struct device *device, int code)
 {
     CUcontext popped;
-    device->call.cuCtxPopCurrent(&popped); /* what was done is done, whatever this says */
+    if (!is_keeper(device))
+        device->call.cuCtxPopCurrent(&popped); /* what was done is done, whatever this says */
     return code;
+}
+
+void device_keep(struct device *device)
+{
+    atomic_store(&device->keeper, (uintptr_t)pthread_self());
+}
+
+void device_let_go(struct device *device)
+{
+    if (!is_keeper(device))
+        return;
+    atomic_store(&device->keeper, 0);
+    if (device->kept)
+        leave(device, 0);
+    device->kept = false;
 }
 
 /* --- opening ------------------------------------------------------------------------------- */
@@ -324,6 +355,7 @@ static void destroy_stream(const struct device *device, CUstream stream)
 void device_close(struct device *device)
 {
     struct error ignored;
+    device_let_go(device);
     if (device->context) {
         bool entered = enter(device, &ignored) == 0;
         for (unsigned i = 0; i < DEVICE_LANES; i++)
@@ -376,10 +408,9 @@ const char *device_no_waits(const struct device *device)
 int device_pin(struct device *device, void *memory, uint64_t bytes, struct error *error)
 {
     assert(!device->pinned);
-    int code = enter(device, error);
-    if (code < 0)
-        return code;
-    code = CALL(device, error, cuMemHostRegister, memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    if (enter(device, error) < 0)
+        return error->code;
+    int code = CALL(device, error, cuMemHostRegister, memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
     if (code == 0)
         device->pinned = memory;
     return leave(device, code);
@@ -388,10 +419,9 @@ int device_pin(struct device *device, void *memory, uint64_t bytes, struct error
 int device_allocate(struct device *device, uint64_t bytes, void **memory, struct error *error)
 {
     CUdeviceptr made = 0;
-    int code = enter(device, error);
-    if (code < 0)
-        return code;
-    code = CALL(device, error, cuMemAlloc, &made, bytes ? bytes : 1);
+    if (enter(device, error) < 0)
+        return error->code;
+    int code = CALL(device, error, cuMemAlloc, &made, bytes ? bytes : 1);
     if (code == 0)
         *memory = (void *)made;
     return leave(device, code);
@@ -426,10 +456,9 @@ static int finish_copies(struct device *device, CUstream stream, struct error *e
 int device_transfer(struct device *device, void *to, const void *from, uint64_t bytes,
                     struct error *error)
 {
-    int code = enter(device, error);
-    if (code < 0)
-        return code;
-    code =
+    if (enter(device, error) < 0)
+        return error->code;
+    int code =
         CALL(device, error, cuMemcpyAsync, (CUdeviceptr)to, (CUdeviceptr)from, bytes, device->own);
     if (code == 0)
         code = finish_copies(device, device->own, error);
@@ -441,10 +470,9 @@ int device_transfer(struct device *device, void *to, const void *from, uint64_t 
 int device_event_create(struct device *device, void **event, struct error *error)
 {
     CUevent made;
-    int code = enter(device, error);
-    if (code < 0)
-        return code;
-    code = CALL(device, error, cuEventCreate, &made, CU_EVENT_DISABLE_TIMING);
+    if (enter(device, error) < 0)
+        return error->code;
+    int code = CALL(device, error, cuEventCreate, &made, CU_EVENT_DISABLE_TIMING);
     if (code == 0)
         *event = made;
     return leave(device, code);
@@ -453,9 +481,9 @@ int device_event_create(struct device *device, void **event, struct error *error
 void device_event_destroy(struct device *device, void *event)
 {
     struct error ignored;
-    bool entered = enter(device, &ignored) == 0;
+    int entered = enter(device, &ignored);
     device->call.cuEventDestroy(event);
-    if (entered)
+    if (entered == 0)
         leave(device, 0);
 }
 
@@ -465,17 +493,27 @@ int device_event_record(struct device *device, void *event, void *stream, struct
     return code < 0 ? code : leave(device, CALL(device, error, cuEventRecord, event, stream));
 }
 
+/* The context is entered. */
+static int event_done(struct device *device, void *event, struct error *error)
+{
+    CUresult result = device->call.cuEventQuery(event);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
+        return failure(device, result, "cuEventQuery", error);
+    return result == CUDA_SUCCESS;
+}
+
+int device_event_record_done(struct device *device, void *event, void *stream, struct error *error)
+{
+    if (enter(device, error) < 0)
+        return error->code;
+    int code = CALL(device, error, cuEventRecord, event, stream);
+    return leave(device, code < 0 ? code : event_done(device, event, error));
+}
+
 int device_event_done(struct device *device, void *event, struct error *error)
 {
     int code = enter(device, error);
-    if (code < 0)
-        return code;
-    CUresult result = device->call.cuEventQuery(event);
-    bool done = result == CUDA_SUCCESS;
-    if (!done && result != CUDA_ERROR_NOT_READY)
-        code = failure(device, result, "cuEventQuery", error);
-    code = leave(device, code);
-    return code < 0 ? code : done;
+    return code < 0 ? code : leave(device, event_done(device, event, error));
 }
 
 static int copy_batch(const struct device *device, CUstream lane, const struct device_copy *copies,
@@ -514,7 +552,7 @@ static int copy_all(const struct device *device, CUstream lane, const struct dev
 int device_copy(struct device *device, enum device_lane lane, const struct device_copy *copies,
                 uint32_t count, void *event, bool *begun, struct error *error)
 {
-    assert(count > 0 && count <= DEVICE_COPIES_MAX);
+    assert(count <= DEVICE_COPIES_MAX);
     CUstream stream = device->lanes[lane];
     struct error unrecorded, ignored;
     *begun = false;
@@ -522,9 +560,9 @@ int device_copy(struct device *device, enum device_lane lane, const struct devic
     if (code < 0)
         return code;
     code = copy_all(device, stream, copies, count, error);
-    int recorded = CALL(device, &unrecorded, cuEventRecord, event, stream);
+    int recorded = event ? CALL(device, &unrecorded, cuEventRecord, event, stream) : code;
     if (recorded < 0) {
-        /* The lane has copies only, and nobody else will tell when they are done. */
+        /* The lane has copies only, and nothing else will tell when they are done. */
         finish_copies(device, stream, &ignored);
         if (code == 0)
             *error = unrecorded, code = recorded;
@@ -560,11 +598,11 @@ int device_copy_on(struct device *device, void *stream, const struct device_copy
 int device_zero_on(struct device *device, void *stream, void *memory, uint64_t bytes,
                    struct error *error)
 {
-    int code = enter(device, error);
-    if (code < 0 || bytes == 0)
-        return code < 0 ? code : leave(device, 0);
-    code = CALL(device, error, cuMemsetD8Async, (CUdeviceptr)memory, 0, bytes, stream);
-    return leave(device, code);
+    int code = bytes > 0 ? enter(device, error) : 0;
+    if (code == 0 && bytes > 0)
+        code = leave(device,
+                     CALL(device, error, cuMemsetD8Async, (CUdeviceptr)memory, 0, bytes, stream));
+    return code;
 }
 
 int device_follow_on(struct device *device, void *stream, void *event, struct error *error)

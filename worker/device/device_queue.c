@@ -2,9 +2,17 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 
-int device_queue_create(struct device_queue **queue, struct device *device,
+#include "common/base/clock.h"
+
+/* A copy should take as long as the calls that it costs: about 5, of 1 to 5 us. */
+#define PART_NS 16000u
+#define PART_BYTES_MIN (256u << 10)
+#define PART_BYTES_MAX (4u << 20)
+
+int device_queue_create(struct device_queue **queue, struct device *device, uint64_t link_rate,
                         struct progress *progress, struct error *error)
 {
     struct device_queue *made = calloc(1, sizeof(*made));
@@ -12,6 +20,11 @@ int device_queue_create(struct device_queue **queue, struct device *device,
         return error_set(error, ERR_MEMORY, "out of memory for a device");
     made->device = device;
     made->progress = progress;
+    uint64_t worth = link_rate / (NS_PER_S / PART_NS);
+    if (link_rate > 0)
+        progress->part_least_bytes = worth < PART_BYTES_MIN   ? PART_BYTES_MIN
+                                     : worth > PART_BYTES_MAX ? PART_BYTES_MAX
+                                                              : worth;
     for (uint32_t i = 0; i < DEVICE_WORDS; i++)
         made->free_words[i] = (uint16_t)(DEVICE_WORDS - 1 - i);
     made->free_count = DEVICE_WORDS;
@@ -63,9 +76,19 @@ static int device_queue_ring(struct device_queue *queue, unsigned bell, void *ev
     if (queue->bells & 1u << bell)
         return 0;
     int code = device_ring_after(queue->device, bell, event, error);
-    if (code == 0)
+    if (code == 0) {
         queue->bells |= 1u << bell;
+        queue->rung_for[bell] = event;
+    }
     return code;
+}
+
+/* The event has occurred, and will be recorded again: a ring that is still to come tells nothing of
+ * that. */
+static void forget_ring(struct device_queue *queue, unsigned bell, const void *event)
+{
+    if (queue->rung_for[bell] == event)
+        queue->rung_for[bell] = NULL;
 }
 
 /* Something is about to be under way: look after it, from now on if nothing else was. */
@@ -114,29 +137,17 @@ void device_queue_give_back(struct device_queue *queue, struct device_arrival *a
     DL_APPEND(queue->spare_arrivals, arrival);
 }
 
-/* 1: the stream has come so far already; 0: the request is at a gate. */
-static int arrive(struct device_queue *queue, struct device_arrival *arrival, bool own_part,
-                  uint64_t now_ns, struct error *error)
+/* It waits at a gate. */
+static void arrive(struct device_queue *queue, struct device_arrival *arrival, unsigned gate,
+                   uint64_t now_ns)
 {
-    unsigned gate = choose_gate(queue, arrival->stream);
-    /* Who has a copy to begin at once comes through the gate in any case: the driver begins it. */
-    int code = own_part ? 0 : device_event_done(queue->device, arrival->event, error);
-    if (code == 0)
-        code = device_queue_ring(queue, DEVICE_BELL_GATE + gate,
-                                 queue->gates[gate] ? queue->gates[gate]->event : arrival->event,
-                                 error);
-    if (code != 0) {
-        device_queue_give_back(queue, arrival);
-        return code;
-    }
     expect(queue, now_ns);
     DL_APPEND(queue->gates[gate], arrival);
-    return 0;
 }
 
 int device_queue_enter(struct device_queue *queue, struct device_arrival *arrival,
                        const struct request_ask *ask, struct request *request,
-                       struct device_ticket *ticket, bool *ready, uint64_t now_ns,
+                       struct device_ticket *ticket, bool occurred, uint64_t now_ns,
                        struct error *error)
 {
     if (queue->free_count == 0) {
@@ -147,25 +158,45 @@ int device_queue_enter(struct device_queue *queue, struct device_arrival *arriva
     arrival->stream = ask->stream;
     arrival->request = request;
     arrival->note = NULL;
-    int code = arrive(queue, arrival, ask->own_bytes > 0, now_ns, error);
-    if (code < 0)
-        return code;
-    *ready = code > 0;
+    if (occurred)
+        device_queue_give_back(queue, arrival);
+    else
+        arrive(queue, arrival, choose_gate(queue, arrival->stream), now_ns);
     ticket->word = queue->free_words[--queue->free_count];
     ticket->value = ++queue->values[ticket->word];
     return 0;
 }
 
+bool device_queue_unasked(const struct device_queue *queue)
+{
+    for (unsigned gate = 0; gate < DEVICE_GATES; gate++) {
+        if (queue->gates[gate] && !(queue->bells & 1u << (DEVICE_BELL_GATE + gate)))
+            return true;
+    }
+    return false;
+}
+
 int device_queue_note(struct device_queue *queue, struct device_arrival *arrival, void *stream,
-                      struct device_note *note, uint64_t now_ns, struct error *error)
+                      struct device_note *note, bool occurred, uint64_t now_ns, struct error *error)
 {
     arrival->stream = stream;
     arrival->request = NULL;
     arrival->note = note;
-    int code = arrive(queue, arrival, false, now_ns, error);
-    if (code > 0)
+    if (occurred) {
         note->occurred_ns = now_ns;
-    return code < 0 ? code : 0;
+        device_queue_give_back(queue, arrival);
+        return 0;
+    }
+    /* Nobody need be driving: the ring is asked for now. */
+    unsigned gate = choose_gate(queue, stream);
+    int code =
+        device_queue_ring(queue, DEVICE_BELL_GATE + gate,
+                          queue->gates[gate] ? queue->gates[gate]->event : arrival->event, error);
+    if (code < 0)
+        device_queue_give_back(queue, arrival);
+    else
+        arrive(queue, arrival, gate, now_ns);
+    return code;
 }
 
 void device_queue_forget(struct device_queue *queue, const struct device_note *note)
@@ -203,7 +234,9 @@ static struct device_flight *make_flight(struct device_queue *queue, struct erro
     struct device_flight *flight = queue->spare_flights;
     if (flight) {
         DL_DELETE(queue->spare_flights, flight);
+        flight->marked = false;
         flight->count = 0;
+        flight->pieces = 0;
         flight->bytes = 0;
     } else {
         flight = calloc(1, sizeof(*flight));
@@ -226,6 +259,45 @@ static void land(struct device_queue *queue, struct device_flight *flight, uint6
     DL_APPEND(queue->spare_flights, flight);
 }
 
+static bool is_awaited(const struct device_flight *flight)
+{
+    bool awaited = false;
+    for (uint32_t i = 0; i < flight->count; i++)
+        awaited |= progress_copy_awaited(&flight->copies[i]);
+    return awaited;
+}
+
+static bool is_short(const struct device_queue *queue)
+{
+    bool short_of_memory;
+    progress_waiting_bytes(queue->progress, &short_of_memory);
+    return short_of_memory;
+}
+
+/* So that progress begins no more than are to be under way. */
+static void count_out(struct device_queue *queue)
+{
+    const struct device_flight *flight;
+    unsigned count = 0;
+    DL_COUNT(queue->flights[DEVICE_OUT], flight, count);
+    queue->progress->device_full = count >= DEVICE_FLIGHTS_OUT;
+}
+
+static uint32_t list_copies(const struct device_queue *queue, const struct device_flight *flight,
+                            struct device_copy *copies)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < flight->count; i++) {
+        for (uint32_t k = 0; k < progress_copy_pieces(&flight->copies[i]); k++) {
+            struct progress_copy copy = progress_nth_piece(queue->progress, &flight->copies[i], k);
+            if (copy.bytes > 0)
+                copies[count++] =
+                    (struct device_copy){.to = copy.to, .from = copy.from, .bytes = copy.bytes};
+        }
+    }
+    return count;
+}
+
 static int begin_lane(struct device_queue *queue, enum device_lane lane, uint64_t now_ns,
                       struct error *error)
 {
@@ -235,27 +307,75 @@ static int begin_lane(struct device_queue *queue, enum device_lane lane, uint64_
     if (!flight)
         return 0;
     queue->loading[lane] = NULL;
-    for (uint32_t i = 0; i < flight->count; i++)
-        copies[i] = (struct device_copy){.to = flight->copies[i].to,
-                                         .from = flight->copies[i].from,
-                                         .bytes = flight->copies[i].bytes};
-    int code =
-        device_copy(queue->device, lane, copies, flight->count, flight->event, &begun, error);
+    uint32_t count = list_copies(queue, flight, copies);
+    flight->marked = lane == DEVICE_OUT || count == 0 || is_awaited(flight) || is_short(queue);
+    int code = device_copy(queue->device, lane, copies, count,
+                           flight->marked ? flight->event : NULL, &begun, error);
     if (!begun) {
         DL_APPEND(queue->unbegun, flight);
         return code;
     }
     expect(queue, now_ns);
     DL_APPEND(queue->flights[lane], flight);
-    if (code == 0)
-        code = device_queue_ring(queue, lane, queue->flights[lane]->event, error);
+    count_out(queue);
+    return code;
+}
+
+/* The event that tells of the oldest copies; NULL: none does yet. */
+static void *oldest_event(const struct device_queue *queue, enum device_lane lane)
+{
+    const struct device_flight *flight;
+    DL_SEARCH_SCALAR(queue->flights[lane], flight, marked, true);
+    return flight ? flight->event : NULL;
+}
+
+static bool in_is_awaited(const struct device_queue *queue)
+{
+    const struct device_flight *flight;
+    DL_FOREACH(queue->flights[DEVICE_IN], flight)
+    {
+        if (is_awaited(flight))
+            return true;
+    }
+    /* While copies out go on, their rings are enough. */
+    return queue->flights[DEVICE_IN] && !queue->flights[DEVICE_OUT] && is_short(queue);
+}
+
+static int ring_lane(struct device_queue *queue, enum device_lane lane, struct error *error)
+{
+    struct device_flight *last = queue->flights[lane]->prev;
+    bool begun;
+    if (!oldest_event(queue, lane)) {
+        int code = device_copy(queue->device, lane, NULL, 0, last->event, &begun, error);
+        if (code < 0)
+            return code;
+        last->marked = true;
+    }
+    return device_queue_ring(queue, lane, oldest_event(queue, lane), error);
+}
+
+/* Ask for the rings that somebody waits for. */
+static int ask_for_rings(struct device_queue *queue, struct error *error)
+{
+    int code = 0;
+    if (queue->flights[DEVICE_OUT])
+        code = ring_lane(queue, DEVICE_OUT, error);
+    if (code == 0 && in_is_awaited(queue))
+        code = ring_lane(queue, DEVICE_IN, error);
+    for (unsigned gate = 0; gate < DEVICE_GATES && code == 0; gate++) {
+        if (queue->gates[gate])
+            code =
+                device_queue_ring(queue, DEVICE_BELL_GATE + gate, queue->gates[gate]->event, error);
+    }
     return code;
 }
 
 int device_queue_begin(struct device_queue *queue, uint64_t now_ns, struct error *error)
 {
     int code = begin_lane(queue, DEVICE_OUT, now_ns, error);
-    return code < 0 ? code : begin_lane(queue, DEVICE_IN, now_ns, error);
+    if (code == 0)
+        code = begin_lane(queue, DEVICE_IN, now_ns, error);
+    return code < 0 ? code : ask_for_rings(queue, error);
 }
 
 static bool leaves_device(const struct progress_copy *copy)
@@ -268,32 +388,79 @@ int device_queue_add(struct device_queue *queue, const struct progress_copy *cop
                      struct error *error)
 {
     enum device_lane lane = leaves_device(copy) ? DEVICE_OUT : DEVICE_IN;
+    uint32_t pieces = progress_copy_pieces(copy);
     struct device_flight *flight = queue->loading[lane];
-    if (!flight && !(flight = make_flight(queue, error)))
-        return error->code;
-    if (!queue->loading[lane])
+    if (flight && flight->pieces + pieces > DEVICE_COPIES_MAX) {
+        int code = begin_lane(queue, lane, now_ns, error);
+        if (code < 0)
+            return code;
+        flight = NULL;
+    }
+    if (!flight) {
+        bool short_of_memory;
+        uint64_t waiting = progress_waiting_bytes(queue->progress, &short_of_memory);
+        if (!(flight = make_flight(queue, error)))
+            return error->code;
+        /* What waits moves in as many flights as one request of that size. */
+        flight->most_bytes = progress_part_bytes(queue->progress, waiting + copy->bytes);
         DL_APPEND(queue->loading[lane], flight);
+    }
     flight->copies[flight->count++] = *copy;
+    flight->pieces += pieces;
     flight->bytes += copy->bytes;
     progress_copying(queue->progress, copy);
-    bool full = flight->count == DEVICE_COPIES_MAX || flight->bytes >= DEVICE_FLIGHT_BYTES;
+    bool full = flight->count == DEVICE_FLIGHT_COPIES || flight->bytes >= flight->most_bytes;
     return full ? begin_lane(queue, lane, now_ns, error) : 0;
 }
 
+/* What a look at a gate has found out of one stream. */
+struct stream_look {
+    const void *stream;
+    bool all;  /* its newest event has occurred, and so have those before it */
+    bool none; /* this one has not, and so have none after it */
+};
+
+/* By as few queries as can be: of the newest event, which may tell of all, then from the oldest on.
+ */
+static int ask_for_event(struct device_queue *queue, unsigned gate,
+                         const struct device_arrival *arrival, struct stream_look *look,
+                         struct error *error)
+{
+    const struct device_arrival *newest = queue->gates[gate]->prev;
+    int done = 0;
+    if (look->stream != arrival->stream) {
+        while (newest->stream != arrival->stream)
+            newest = newest->prev;
+        done = device_event_done(queue->device, newest->event, error);
+        if (done < 0)
+            return done;
+        *look = (struct stream_look){.stream = arrival->stream, .all = done > 0};
+        look->none = done == 0 && newest == arrival;
+    }
+    if (look->all || look->none)
+        return look->all;
+    done = device_event_done(queue->device, arrival->event, error);
+    look->none = done == 0;
+    return done;
+}
+
 /* Let those through whose events have occurred. More than the oldest may have: streams differ. */
-static int open_gate(struct device_queue *queue, unsigned gate, uint64_t now_ns,
-                     struct error *error)
+static int open_gate(struct device_queue *queue, unsigned gate, const void *occurred,
+                     uint64_t now_ns, struct error *error)
 {
     struct progress_copy copy;
     struct device_arrival *arrival, *next;
+    struct stream_look look = {.stream = &look}; /* of none yet */
     int moved = 0;
     DL_FOREACH_SAFE(queue->gates[gate], arrival, next)
     {
-        int done = device_event_done(queue->device, arrival->event, error);
+        int done =
+            arrival->event == occurred ? 1 : ask_for_event(queue, gate, arrival, &look, error);
         if (done < 0)
             return done;
         if (done == 0)
             continue;
+        forget_ring(queue, DEVICE_BELL_GATE + gate, arrival->event);
         DL_DELETE(queue->gates[gate], arrival);
         device_queue_give_back(queue, arrival);
         moved = 1;
@@ -310,54 +477,79 @@ static int open_gate(struct device_queue *queue, unsigned gate, uint64_t now_ns,
     return moved;
 }
 
-static int land_done(struct device_queue *queue, enum device_lane lane, uint64_t now_ns,
-                     struct error *error)
+/* The copies up to those of which this event tells have ended. */
+static void land_until(struct device_queue *queue, enum device_lane lane, const void *event,
+                       uint64_t now_ns)
 {
     struct device_flight *flight;
-    int done, moved = 0;
-    while ((flight = queue->flights[lane])) {
-        done = device_event_done(queue->device, flight->event, error);
-        if (done < 0)
-            return done;
-        if (done == 0)
-            break;
+    bool more = true;
+    while (more && (flight = queue->flights[lane])) {
+        more = flight->event != event;
+        forget_ring(queue, lane, flight->event);
         DL_DELETE(queue->flights[lane], flight);
         land(queue, flight, now_ns);
-        moved = 1;
     }
-    return moved;
+    count_out(queue);
 }
 
-/* Look at all that is behind a bell, and have it ring for the oldest that remains. */
-static int look(struct device_queue *queue, unsigned bell, uint64_t now_ns, struct error *error)
+/* 1: the event has occurred; 0: it has not, or there is none. */
+static int land_if_done(struct device_queue *queue, enum device_lane lane, void *event,
+                        uint64_t now_ns, struct error *error)
 {
-    int moved = bell < DEVICE_LANES ? land_done(queue, (enum device_lane)bell, now_ns, error)
-                                    : open_gate(queue, bell - DEVICE_BELL_GATE, now_ns, error);
-    if (moved < 0)
-        return moved;
-    void *oldest = NULL;
-    if (bell < DEVICE_LANES && queue->flights[bell])
-        oldest = queue->flights[bell]->event;
-    else if (bell >= DEVICE_BELL_GATE && queue->gates[bell - DEVICE_BELL_GATE])
-        oldest = queue->gates[bell - DEVICE_BELL_GATE]->event;
-    int code = oldest ? device_queue_ring(queue, bell, oldest, error) : 0;
-    return code < 0 ? code : moved;
+    int done = event ? device_event_done(queue->device, event, error) : 0;
+    if (done > 0)
+        land_until(queue, lane, event, now_ns);
+    return done;
+}
+
+/* Without a ring. */
+static int look_at_lane(struct device_queue *queue, enum device_lane lane, uint64_t now_ns,
+                        struct error *error)
+{
+    struct device_flight *flight = queue->flights[lane] ? queue->flights[lane]->prev : NULL;
+    if (!flight)
+        return 0;
+    while (!flight->marked && flight != queue->flights[lane])
+        flight = flight->prev;
+    if (flight->marked)
+        return land_if_done(queue, lane, flight->event, now_ns, error);
+    return ring_lane(queue, lane, error);
+}
+
+/* What a ring, or its absence for a long time, tells. */
+static int hear(struct device_queue *queue, unsigned bell, bool rung, bool look_now,
+                uint64_t now_ns, struct error *error)
+{
+    void *occurred = rung ? queue->rung_for[bell] : NULL;
+    if (rung) {
+        queue->bells &= ~(1u << bell);
+        queue->rung_for[bell] = NULL;
+    }
+    if (bell >= DEVICE_LANES)
+        return rung || look_now ? open_gate(queue, bell - DEVICE_BELL_GATE, occurred, now_ns, error)
+                                : 0;
+    if (occurred)
+        land_until(queue, (enum device_lane)bell, occurred, now_ns);
+    else if (look_now)
+        return look_at_lane(queue, (enum device_lane)bell, now_ns, error);
+    return occurred != NULL;
 }
 
 int device_queue_poll(struct device_queue *queue, uint64_t now_ns, struct error *error)
 {
     bool look_now = device_queue_busy(queue) && now_ns >= queue->look_ns;
-    if (!look_now && queue->bells == 0)
-        return 0;
-    uint32_t rung = device_rung(queue->device);
-    queue->bells &= ~rung;
-    if (look_now)
-        queue->look_ns = now_ns + DEVICE_LOOK_NS;
+    uint32_t rung = queue->bells ? device_rung(queue->device) & queue->bells : 0;
     int moved = 0;
+    if (look_now || rung)
+        queue->look_ns = now_ns + DEVICE_LOOK_NS;
     for (unsigned bell = 0; bell < DEVICE_BELL_WAITS; bell++) {
-        if (!look_now && !(rung & 1u << bell))
-            continue;
-        int code = look(queue, bell, now_ns, error);
+        int code = hear(queue, bell, rung & 1u << bell, look_now, now_ns, error);
+        if (code < 0)
+            return code;
+        moved |= code;
+    }
+    if (rung & 1u << DEVICE_BELL_OUT && is_short(queue)) {
+        int code = land_if_done(queue, DEVICE_IN, oldest_event(queue, DEVICE_IN), now_ns, error);
         if (code < 0)
             return code;
         moved |= code;
@@ -406,6 +598,8 @@ void device_queue_abandon(struct device_queue *queue, uint64_t now_ns)
         DL_CONCAT(queue->spare_arrivals, queue->gates[gate]);
         queue->gates[gate] = NULL;
     }
+    memset(queue->rung_for, 0, sizeof(queue->rung_for));
+    count_out(queue);
 }
 
 int device_queue_ring_waits(struct device_queue *queue, struct error *error)

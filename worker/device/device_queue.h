@@ -8,9 +8,17 @@
  * event can only depend on requests that were asked for before it, so the oldest at every gate is
  * never behind what waits for it.
  *
- * Of each bell one ring is asked for at a time, for the oldest event behind it; when it has rung,
- * everything behind it is looked at. A device that has failed need not ring: without one, all is
- * looked at every DEVICE_LOOK_NS.
+ * The driver is asked as little as can be. Of each bell one ring is asked for at a time, for the
+ * oldest event behind it; when it has rung, that event has occurred, and what comes before it on
+ * its stream: no query is needed. Copies out are followed by an event each, since what they bring
+ * goes on at once. A copy in gets one, and a ring, only when something waits for its end
+ * (progress_copy_awaited, or memory is short); else the next event of the lane tells of it too. A
+ * device that has failed need not ring: without one, each lane and gate is looked at every
+ * DEVICE_LOOK_NS, by a query.
+ *
+ * Copies that are due together go in one flight. Of flights out of the device only
+ * DEVICE_FLIGHTS_OUT are under way: one is carried out and the next is there when it ends; what
+ * comes later, with a higher priority perhaps, waits for no more.
  *
  * Streams of the caller's may be full, and go on only when the driver does: nothing is put onto
  * them with the job's lock held. The caller holds it around every call; the copies of one request
@@ -29,16 +37,16 @@
 #include "worker/progress/progress.h"
 
 #define DEVICE_LOOK_NS 100000000ull
-/* Copies that are begun together end together: few large ones, so that the first of them need not
- * wait for the last, and many small ones. */
-#define DEVICE_FLIGHT_BYTES (1u << 20)
+#define DEVICE_FLIGHTS_OUT 2u
+#define DEVICE_FLIGHT_COPIES 64u
 
 /* Copies that were begun together. */
 struct device_flight {
     void *event;
-    uint32_t count;
-    uint64_t bytes;
-    struct progress_copy copies[DEVICE_COPIES_MAX];
+    bool marked; /* the event will tell when it has ended; else a later one will */
+    uint32_t count, pieces;
+    uint64_t bytes, most_bytes; /* it is begun when it has as many */
+    struct progress_copy copies[DEVICE_FLIGHT_COPIES];
     struct device_flight *prev, *next;
 };
 
@@ -66,6 +74,7 @@ struct device_queue {
     struct device_flight *spare_flights;
     struct device_arrival *spare_arrivals;
     uint32_t bells;               /* bits: which bells will ring */
+    void *rung_for[DEVICE_BELLS]; /* the event after which they do; NULL: it is known already */
     uint64_t look_ns;             /* when to look without a ring */
     bool streams_waited;          /* some stream was made to wait for a word */
     struct device_arrival *waits; /* for the end of all such waits; NULL before that is asked for */
@@ -80,8 +89,9 @@ struct device_ticket {
     uint32_t word, value;
 };
 
-/* device: taken over on success. ERR_MEMORY. */
-int device_queue_create(struct device_queue **queue, struct device *device,
+/* device: taken over on success. link_rate: of its link, in bytes a second; 0: not known. How small
+ * a copy is worth its calls follows it. ERR_MEMORY. */
+int device_queue_create(struct device_queue **queue, struct device *device, uint64_t link_rate,
                         struct progress *progress, struct error *error);
 /* Frees it with its device. Nothing may be under way on the device. */
 void device_queue_destroy(struct device_queue *queue);
@@ -92,16 +102,20 @@ struct device_arrival *device_queue_take(struct device_queue *queue, struct erro
 void device_queue_give_back(struct device_queue *queue, struct device_arrival *arrival);
 
 /* A request that is about to be submitted, its event recorded on its stream: a ticket for it, and
- * it waits at a gate. *ready: its stream has come to it already (progress_ready is the caller's
- * then). arrival is taken over. ERR_MEMORY, or what the driver says; nothing stays behind then. */
+ * it waits at a gate, unless the event has occurred already (progress_ready is the caller's then).
+ * device_queue_poll asks for the gate's ring. arrival is taken over. ERR_MEMORY: nothing stays
+ * behind. */
 int device_queue_enter(struct device_queue *queue, struct device_arrival *arrival,
                        const struct request_ask *ask, struct request *request,
-                       struct device_ticket *ticket, bool *ready, uint64_t now_ns,
+                       struct device_ticket *ticket, bool occurred, uint64_t now_ns,
                        struct error *error);
-/* A note for a stream on which the arrival's event has been recorded. arrival is taken over; the
- * note must stay until it has occurred or is forgotten. */
+/* Whether a request is at a gate whose ring has not been asked for. */
+bool device_queue_unasked(const struct device_queue *queue);
+/* A note for a stream on which the arrival's event has been recorded, and may have occurred.
+ * arrival is taken over; the note must stay until it has occurred or is forgotten. */
 int device_queue_note(struct device_queue *queue, struct device_arrival *arrival, void *stream,
-                      struct device_note *note, uint64_t now_ns, struct error *error);
+                      struct device_note *note, bool occurred, uint64_t now_ns,
+                      struct error *error);
 /* The note is about to go. */
 void device_queue_forget(struct device_queue *queue, const struct device_note *note);
 /* The request is complete, or was not submitted after all: write its word. */

@@ -26,6 +26,8 @@
 
 void drive_release(struct shoal_job *job)
 {
+    if (job->device)
+        device_let_go(job->device->device);
     job->driver = JOB_DRIVER_NONE;
     if (job->waiters > 0 || job->closing)
         pthread_cond_broadcast(&job->changed);

@@ -11,21 +11,22 @@
  * there no ring. */
 static void drive_device_wake(struct shoal_job *job, bool was_busy)
 {
-    if (!was_busy && device_queue_busy(job->device))
+    if ((!was_busy && device_queue_busy(job->device)) || device_queue_unasked(job->device))
         drive_wake(job);
 }
 
 /* An arrival whose event is recorded on the stream, or NULL; the lock is let go of meanwhile. */
 static struct device_arrival *drive_device_record(struct shoal_job *job, void *stream,
-                                                  struct error *error)
+                                                  bool *occurred, struct error *error)
 {
     struct device_arrival *arrival = device_queue_take(job->device, error);
     if (!arrival)
         return NULL;
     pthread_mutex_unlock(&job->lock);
-    int code = device_event_record(job->device->device, arrival->event, stream, error);
+    int code = device_event_record_done(job->device->device, arrival->event, stream, error);
     pthread_mutex_lock(&job->lock);
-    if (code == 0)
+    *occurred = code > 0;
+    if (code >= 0)
         return arrival;
     device_queue_give_back(job->device, arrival);
     return NULL;
@@ -34,7 +35,8 @@ static struct device_arrival *drive_device_record(struct shoal_job *job, void *s
 int drive_device_enter(struct shoal_job *job, const struct request_ask *ask,
                        struct shoal_request *request, bool *ready, struct error *error)
 {
-    struct device_arrival *arrival = drive_device_record(job, ask->stream, error);
+    bool occurred;
+    struct device_arrival *arrival = drive_device_record(job, ask->stream, &occurred, error);
     if (!arrival)
         return error->code;
     if (job->closing) {
@@ -42,9 +44,10 @@ int drive_device_enter(struct shoal_job *job, const struct request_ask *ask,
         return error_set(error, ERR_STATE, "the job is being closed");
     }
     bool busy = device_queue_busy(job->device);
-    *ready = false;
+    /* Who has a copy to begin at once comes through the gate in any case: the driver begins it. */
+    *ready = occurred && ask->own_bytes == 0;
     int code = device_queue_enter(job->device, arrival, ask, &request->core, &request->ticket,
-                                  ready, clock_now_ns(), error);
+                                  *ready, clock_now_ns(), error);
     drive_device_wake(job, busy);
     return code;
 }
@@ -81,11 +84,13 @@ int drive_device_submit(struct shoal_job *job, struct progress_group *group,
 int drive_device_note(struct shoal_job *job, void *stream, struct device_note *note,
                       struct error *error)
 {
-    struct device_arrival *arrival = drive_device_record(job, stream, error);
+    bool occurred;
+    struct device_arrival *arrival = drive_device_record(job, stream, &occurred, error);
     if (!arrival)
         return error->code;
     bool busy = device_queue_busy(job->device);
-    int code = device_queue_note(job->device, arrival, stream, note, clock_now_ns(), error);
+    int code =
+        device_queue_note(job->device, arrival, stream, note, occurred, clock_now_ns(), error);
     drive_device_wake(job, busy);
     return code;
 }
@@ -127,6 +132,7 @@ static void drive_device_fail(struct shoal_job *job, const struct error *error)
 bool drive_device_poll(struct shoal_job *job)
 {
     struct error error;
+    device_keep(job->device->device);
     int code = device_queue_poll(job->device, clock_now_ns(), &error);
     if (code < 0)
         drive_device_fail(job, &error);
@@ -213,4 +219,5 @@ void drive_device_stop(struct shoal_job *job)
     drive_device_end_copies(job, deadline_ns);
     job->device_stuck = device_queue_copying(job->device) || device_copies_lost(device) ||
                         device_waits_lost(device) || !drive_device_end_waits(job, deadline_ns);
+    device_let_go(device);
 }

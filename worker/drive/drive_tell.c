@@ -67,6 +67,8 @@ void drive_adopt(struct shoal_job *job, struct shoal_request *request)
 
 static void tell_call_back(struct shoal_job *job, struct shoal_request *called)
 {
+    if (job->device)
+        device_let_go(job->device->device);
     pthread_mutex_unlock(&job->lock);
     for (struct shoal_request *request = called; request; request = request->called_next) {
         struct error error;

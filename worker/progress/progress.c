@@ -23,7 +23,13 @@ int progress_init(struct progress *progress, struct arena *arena, uint64_t first
     progress->staging = staging;
     progress->chunks_max = LAYOUT_MAX_CHUNKS;
     progress->staged_max_bytes = UINT64_MAX;
+    progress->part_least_bytes = PROGRESS_COPY_BYTES;
     return 0;
+}
+
+int progress_add_pool(struct progress *progress, uint64_t offset, uint64_t bytes)
+{
+    return staging_add_pool(&progress->staging, offset, bytes, PROGRESS_SHARED_SLOTS_MAX);
 }
 
 void progress_share(struct progress *progress, uint32_t local_ranks, uint32_t nodes)
@@ -217,11 +223,12 @@ void progress_finish_if_done(struct progress *progress, struct request *request,
         progress_complete(progress, request, NULL, now_ns);
 }
 
-static void chunk_done(struct progress *progress, struct staging_slot *slot, uint64_t now_ns)
+static void slot_done(struct progress *progress, struct staging_slot *slot, uint64_t now_ns)
 {
     struct request *request = slot->request;
+    uint32_t chunks = slot->chunks;
     staging_give_back(&progress->staging, slot);
-    request->chunks_done++;
+    request->chunks_done += chunks;
     progress_finish_if_done(progress, request, now_ns);
 }
 
@@ -232,21 +239,24 @@ static bool receive_chunk(struct progress *progress, const struct arena_completi
     if (!slot)
         return staging_orphan_back(&progress->staging, completion->offset, completion->request,
                                    completion->chunk);
-    if (slot->state != STAGING_GIVEN || slot->number != completion->request ||
-        slot->chunk != completion->chunk)
-        return false;
     struct request *request = slot->request;
-    if (!request) { /* of a request that has failed; now the slot is ours again */
+    if (slot->state != STAGING_GIVEN || slot->number != completion->request ||
+        !staging_chunk_back(slot, completion->chunk) ||
+        (request && completion->offset != progress_chunk_place(slot, completion->chunk)))
+        return false;
+    if (request)
+        request->chunks_back++;
+    if (slot->chunks_back < slot->chunks)
+        return true; /* the slot waits for the others, which the daemon has too */
+    if (!request) {  /* of a request that has failed; now the slot is ours again */
         staging_give_back(&progress->staging, slot);
         return true;
     }
-    request->chunks_back++;
-    struct layout_chunk chunk = layout_chunk(&request->layout, slot->chunk);
-    if (request->copy_out && chunk.count > 0) {
+    if (request->copy_out && progress_slot_bytes(slot) > 0) {
         slot->state = STAGING_BACK;
         DL_APPEND(progress->to_deliver, slot);
     } else {
-        chunk_done(progress, slot, now_ns);
+        slot_done(progress, slot, now_ns);
     }
     return true;
 }
@@ -354,17 +364,16 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
         *copy = (struct progress_copy){
             .to = (uint8_t *)request->ask.recv + request_chunk_offset(request, &chunk),
             .from = progress_slot_memory(progress, slot),
-            .bytes = request_chunk_bytes(request, &chunk),
+            .bytes =
+                slot->pooled ? progress_slot_bytes(slot) : request_chunk_bytes(request, &chunk),
             .slot = slot,
             .on_device = request->ask.on_device,
             .large_result = request_bytes(request) >= COPY_PAST_CACHE_BYTES,
         };
         return PROGRESS_COPY;
     }
-    if (progress->to_copy) {
-        progress_copy_piece(progress, copy);
+    if (progress_copy_piece(progress, copy))
         return PROGRESS_COPY;
-    }
     while ((slot = progress_next_slot(progress))) {
         if (progress_copy_in(progress, slot, copy))
             return PROGRESS_COPY;
@@ -430,7 +439,7 @@ void progress_copied(struct progress *progress, const struct progress_copy *copy
     }
     if (slot->begin_ns > 0)
         progress_trace_copied(progress, slot);
-    chunk_done(progress, slot, now_ns);
+    slot_done(progress, slot, now_ns);
 }
 
 /* --- failure ------------------------------------------------------------------------------- */

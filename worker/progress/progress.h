@@ -64,6 +64,11 @@ _Static_assert(PROGRESS_OUT_MAX < PROGRESS_RING_ENTRIES,
  * from a device, what is sent. */
 #define PROGRESS_COPY_BYTES (1u << 20)
 #define PROGRESS_COPIES_MAX 4u /* of one send or receive under way at once on a device */
+/* A request on a device moves in so many parts, while these are not too small to be worth a copy,
+ * and fit into the pool. While one is copied out of the device, others are with the daemon or
+ * copied back. With n equal parts a collective takes 1 + 1/n of the time of its copies one way at
+ * the least, and 5 n calls of the device's driver and a few: 5 are at most 40. */
+#define PROGRESS_PARTS 5u
 
 /* What progress needs of a group. Owned by the caller; zeroed, then number and rule set, then
  * progress_group_add. */
@@ -94,6 +99,8 @@ struct progress {
     struct staging staging;
     uint64_t pinned_bytes; /* of the arena, from its beginning, for the job's device; 0: none. The
                             * caller's; no copy of a device lies across its end */
+    uint64_t part_least_bytes; /* of a request on a device, worth a copy. The caller's */
+    bool device_full; /* no more copies out of the device are to be begun now. The caller's */
     struct progress_group *groups;
     struct request *table[PROGRESS_RING_ENTRIES]; /* submitted, by number % entries */
     uint64_t next_number, next_age;
@@ -147,6 +154,10 @@ enum progress_result {
 int progress_init(struct progress *progress, struct arena *arena, uint64_t first_offset,
                   uint32_t slot_bytes, uint32_t slots);
 void progress_clear(struct progress *progress);
+
+/* bytes of the arena, from offset on, are for the chunks of requests on a device: several lie side
+ * by side there, and are moved by one copy. ERR_MEMORY. */
+int progress_add_pool(struct progress *progress, uint64_t offset, uint64_t bytes);
 
 /* How many ranks of this node may submit to the same groups, and on how many nodes their job is; 1,
  * and many, at first. */
@@ -227,6 +238,19 @@ void progress_copied(struct progress *progress, const struct progress_copy *copy
 /* The copy is on its way on a device. progress_copied comes later; for the copies of one request,
  * in the order of these calls. */
 void progress_copying(struct progress *progress, const struct progress_copy *copy);
+/* How many bytes one part has of so many that move to or from a device. */
+uint64_t progress_part_bytes(const struct progress *progress, uint64_t bytes);
+/* A copy on a device may be of several pieces, each of which lies together on both sides: how many,
+ * and one of them, which may have no bytes. */
+uint32_t progress_copy_pieces(const struct progress_copy *copy);
+struct progress_copy progress_nth_piece(const struct progress *progress,
+                                        const struct progress_copy *copy, uint32_t index);
+/* Whether something waits for the end of this copy on a device: its request goes on, or ends, when
+ * it has ended. Others only hold memory of the pool. */
+bool progress_copy_awaited(const struct progress_copy *copy);
+/* How many bytes wait for slots to be copied out of the device, and whether they are more than the
+ * pool has. */
+uint64_t progress_waiting_bytes(const struct progress *progress, bool *short_of_memory);
 /* The stream of a request that is on a device has come to it. True: *copy is its own part, which is
  * to be copied (progress_copying) now. */
 bool progress_ready(struct progress *progress, struct request *request, struct progress_copy *copy);

@@ -1,6 +1,7 @@
 /* What the files of worker/progress share. Each calls those above it in this list, and none below:
  *
  *   progress_keep.c      results that are told when they are stable; the end of a collective
+ *   progress_parts.c     what a slot of several chunks holds: requests on a device, in parts
  *   progress_submit.c    all that goes into the submission ring: requests from their queue, slots
  *                        with chunks, times for a trace; the end of a request
  *   progress_transfer.c  sends and receives
@@ -33,6 +34,16 @@ void progress_tell_stable(struct progress *progress, struct progress_group *grou
 /* All that are left fail: they have a result that may not be stable, or are held. */
 void progress_fail_kept(struct progress *progress, struct progress_group *group,
                         const struct error *error, uint64_t now_ns);
+
+/* --- progress_parts.c */
+
+/* A slot of the pool for the request's next part, or NULL. */
+struct staging_slot *progress_take_part(struct progress *progress, const struct request *request,
+                                        enum staging_turn turn);
+/* Where a chunk that the slot holds lies in the arena. */
+uint64_t progress_chunk_place(const struct staging_slot *slot, uint32_t chunk);
+/* How many bytes all chunks of the slot have. */
+uint64_t progress_slot_bytes(const struct staging_slot *slot);
 
 /* --- progress_submit.c */
 
@@ -74,8 +85,9 @@ void progress_stage_if_small(struct progress *progress, struct request *request)
 
 /* --- progress_transfer.c */
 
-/* A piece of the first request in the queue of those that are to be copied. */
-void progress_copy_piece(struct progress *progress, struct progress_copy *copy);
+/* A piece of the first request in the queue of those that are to be copied. False: there is none
+ * that may be now. */
+bool progress_copy_piece(struct progress *progress, struct progress_copy *copy);
 /* Whether the caller's memory is still to be copied to or from; if so, and if that may begin, the
  * request is in the queue for it. */
 bool progress_transfer_copies(struct progress *progress, struct request *request);

@@ -206,7 +206,8 @@ uint64_t progress_trace_ns(const struct progress *progress)
     return progress->clock_ns && arena_tracing(progress->arena) ? progress->clock_ns() : 0;
 }
 
-void progress_trace_copied(struct progress *progress, const struct staging_slot *slot)
+/* Of a slot: one of its chunks has been copied out. */
+static void trace_chunk(struct progress *progress, const struct staging_slot *slot, uint32_t chunk)
 {
     struct arena *arena = progress->arena;
     const struct request *request = slot->request;
@@ -221,11 +222,17 @@ void progress_trace_copied(struct progress *progress, const struct staging_slot 
                                       .sequence = request->sequence,
                                       .begin_ns = slot->begin_ns,
                                       .end_ns = slot->end_ns,
-                                      .chunk = slot->chunk,
+                                      .chunk = chunk,
                                       .block = request->ask.block,
                                       .omitted = progress->omitted};
     if (arena_push_submission(arena, &copied))
         progress->omitted = 0;
+}
+
+void progress_trace_copied(struct progress *progress, const struct staging_slot *slot)
+{
+    for (uint32_t i = 0; i < slot->chunks; i++)
+        trace_chunk(progress, slot, slot->chunk + i);
 }
 
 /* --- slots on their way to the daemon */
@@ -260,18 +267,35 @@ static enum staging_turn stage_turn(const struct progress *progress, const struc
     return ahead ? STAGING_AHEAD : STAGING_IN_TURN;
 }
 
+/* The group's own slot is for a request that holds nothing which comes back to it by itself. */
+static struct staging_slot *stage_take_on_device(struct progress *progress, struct request *request)
+{
+    struct staging *staging = &progress->staging;
+    struct progress_group *group = request->group;
+    enum staging_turn turn = stage_turn(progress, request);
+    if (request->copy_in && progress->device_full)
+        return NULL;
+    if (!staging->pool_slots)
+        return staging_take(staging, &group->own, request->layout.largest_bytes, UINT64_MAX, turn);
+    struct staging_slot *slot = progress_take_part(progress, request, turn);
+    if (!slot && turn == STAGING_OLDEST && !staging_pool_holds(staging, request))
+        slot = staging_take_own(&group->own);
+    return slot;
+}
+
 static struct staging_slot *stage_take_slot(struct progress *progress, struct request *request)
 {
-    struct progress_group *group = request->group;
-    uint64_t most = request->ask.on_device ? UINT64_MAX : progress->staged_max_bytes;
     struct staging_slot *slot =
-        staging_take(&progress->staging, &group->own, request->layout.largest_bytes, most,
-                     stage_turn(progress, request));
+        request->ask.on_device
+            ? stage_take_on_device(progress, request)
+            : staging_take(&progress->staging, &request->group->own, request->layout.largest_bytes,
+                           progress->staged_max_bytes, stage_turn(progress, request));
     if (!slot)
         return NULL;
     slot->request = request;
     slot->number = request->number;
-    slot->chunk = request->chunks_given++;
+    slot->chunk = request->chunks_given;
+    request->chunks_given += slot->chunks;
     slot->begin_ns = 0;
     slot->end_ns = 0;
     if (!request_has_chunk(request)) {
@@ -288,17 +312,27 @@ void progress_give_slot(struct progress *progress, struct staging_slot *slot)
 {
     struct request *request = slot->request;
     slot->state = STAGING_GIVEN;
-    progress_push(progress, &(struct arena_submission){
-                                .type = ARENA_CHUNK,
-                                .group = request->group->number,
-                                .request = request->number,
-                                .sequence = request->sequence,
-                                .begin_ns = slot->begin_ns,
-                                .in_offset = slot->offset,
-                                .end_ns = slot->end_ns,
-                                .chunk = slot->chunk,
-                                .block = request->ask.block,
-                            });
+    for (uint32_t i = 0; i < slot->chunks; i++)
+        progress_push(progress, &(struct arena_submission){
+                                    .type = ARENA_CHUNK,
+                                    .group = request->group->number,
+                                    .request = request->number,
+                                    .sequence = request->sequence,
+                                    .begin_ns = slot->begin_ns,
+                                    .in_offset = progress_chunk_place(slot, slot->chunk + i),
+                                    .end_ns = slot->end_ns,
+                                    .chunk = slot->chunk + i,
+                                    .block = request->ask.block,
+                                });
+}
+
+/* The first on the host: what waits for a device, or for the pool, holds up nothing of it. */
+static struct request *stage_first_on_host(const struct progress *progress)
+{
+    struct request *request = progress->to_stage;
+    while (request && request->ask.on_device)
+        request = request->queue_next;
+    return request;
 }
 
 /* The next slot to fill: for the first request by priority or, if it may have none now, for the
@@ -311,9 +345,11 @@ struct staging_slot *progress_next_slot(struct progress *progress)
     struct staging_slot *slot = stage_take_slot(progress, first);
     if (slot)
         return slot;
-    struct request *waits = stage_oldest(progress);
-    if (waits != first && (slot = stage_take_slot(progress, waits)))
-        return slot;
+    struct request *others[] = {stage_oldest(progress), stage_first_on_host(progress)};
+    for (unsigned i = 0; i < 2; i++) {
+        if (others[i] && others[i] != first && (slot = stage_take_slot(progress, others[i])))
+            return slot;
+    }
     struct progress_group *group;
     DL_FOREACH(progress->groups, group)
     {
@@ -325,19 +361,28 @@ struct staging_slot *progress_next_slot(struct progress *progress)
     return NULL;
 }
 
+/* The daemon gets a request's chunks in their order. Those without an element need no copy, but go
+ * behind what a device is still copying. */
+static bool stage_would_overtake(const struct progress *progress, const struct staging_slot *slot)
+{
+    return slot->request->ask.on_device && staging_fills_others(&progress->staging, slot);
+}
+
 /* Describe the copy that fills the slot; false when there is nothing to copy. */
 bool progress_copy_in(const struct progress *progress, struct staging_slot *slot,
                       struct progress_copy *copy)
 {
     const struct request *request = slot->request;
     struct layout_chunk chunk = layout_chunk(&request->layout, slot->chunk);
-    if (!request->copy_in || chunk.count == 0)
+    uint64_t bytes =
+        slot->pooled ? progress_slot_bytes(slot) : request_chunk_bytes(request, &chunk);
+    if (!request->copy_in || (bytes == 0 && !stage_would_overtake(progress, slot)))
         return false;
     slot->begin_ns = progress_trace_ns(progress);
     *copy = (struct progress_copy){
         .to = progress_slot_memory(progress, slot),
         .from = (const uint8_t *)request->ask.send + request_chunk_offset(request, &chunk),
-        .bytes = request_chunk_bytes(request, &chunk),
+        .bytes = bytes,
         .slot = slot,
         .on_device = request->ask.on_device,
     };

@@ -135,12 +135,18 @@ uint64_t progress_pinned_alike(const struct progress *progress, uint64_t offset,
     return offset < pinned && pinned - offset < bytes ? pinned - offset : bytes;
 }
 
-void progress_copy_piece(struct progress *progress, struct progress_copy *copy)
+bool progress_copy_piece(struct progress *progress, struct progress_copy *copy)
 {
     struct request *request = progress->to_copy;
+    while (request && progress->device_full && request->ask.on_device && !request->receives)
+        request = request->queue_next;
+    if (!request)
+        return false;
     uint64_t done = request->copied_bytes, remaining = request_bytes(request) - done;
     uint64_t offset = (request->receives ? request->out_offset : request->in_offset) + done;
-    uint64_t bytes = remaining < PROGRESS_COPY_BYTES ? remaining : PROGRESS_COPY_BYTES;
+    uint64_t piece = request->ask.on_device ? progress_part_bytes(progress, request_bytes(request))
+                                            : PROGRESS_COPY_BYTES;
+    uint64_t bytes = remaining < piece ? remaining : piece;
     uint8_t *memory = progress->arena->base + offset;
     progress_leave_queue(&progress->to_copy, request);
     request->copying = false;
@@ -154,4 +160,5 @@ void progress_copy_piece(struct progress *progress, struct progress_copy *copy)
         copy->to = memory;
         copy->from = (const uint8_t *)request->copy_from + done;
     }
+    return true;
 }

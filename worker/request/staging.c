@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 
 int staging_init(struct staging *staging, uint64_t first_offset, uint32_t slot_bytes,
@@ -28,6 +29,8 @@ int staging_init(struct staging *staging, uint64_t first_offset, uint32_t slot_b
 void staging_clear(struct staging *staging)
 {
     free(staging->slots);
+    free(staging->pool_slots);
+    arena_heap_clear(&staging->pool);
     free(staging->own_slots);
     free(staging->orphans);
     *staging = (struct staging){0};
@@ -108,10 +111,32 @@ static bool may_hold(const struct staging *staging, uint32_t bytes, uint64_t mos
            (held == 0 || (held <= most_bytes && bytes <= most_bytes - held));
 }
 
+/* For one more chunk. */
+static bool has_room(const struct staging *staging)
+{
+    return staging->chunks_max == 0 || staging->held_chunks < staging->chunks_max;
+}
+
 /* Half of an odd number is the larger one: of a single slot all. */
 static bool may_go_ahead(const struct staging *staging)
 {
     return staging->ahead_count < staging->slot_count - staging->slot_count / 2;
+}
+
+static void hold(struct staging_slot *slot, uint32_t chunks)
+{
+    slot->state = STAGING_TAKEN;
+    slot->chunks = chunks;
+    slot->chunks_back = 0;
+    memset(slot->back, 0, sizeof(slot->back));
+}
+
+struct staging_slot *staging_take_own(struct staging_slot *own)
+{
+    if (own->state != STAGING_FREE)
+        return NULL;
+    hold(own, 1);
+    return own;
 }
 
 struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
@@ -119,7 +144,7 @@ struct staging_slot *staging_take(struct staging *staging, struct staging_slot *
 {
     struct staging_slot *slot = NULL;
     bool ahead = turn == STAGING_AHEAD;
-    if (staging->free_slots && may_hold(staging, bytes, most_bytes) &&
+    if (staging->free_slots && may_hold(staging, bytes, most_bytes) && has_room(staging) &&
         (!ahead || may_go_ahead(staging))) {
         /* The one given back last: it is still in the cache. */
         slot = staging->free_slots;
@@ -128,14 +153,114 @@ struct staging_slot *staging_take(struct staging *staging, struct staging_slot *
         staging->held_bytes += slot->held_bytes;
         slot->ahead = ahead;
         staging->ahead_count += ahead;
-    } else if (turn == STAGING_OLDEST && own->state == STAGING_FREE) {
-        slot = own;
+        staging->held_chunks++;
+        hold(slot, 1);
+    } else if (turn == STAGING_OLDEST) {
+        slot = staging_take_own(own);
     }
-    if (slot) {
-        assert(slot->state == STAGING_FREE && bytes <= slot->bytes);
-        slot->state = STAGING_TAKEN;
-    }
+    assert(!slot || bytes <= slot->bytes);
     return slot;
+}
+
+/* --- the pool ------------------------------------------------------------------------------ */
+
+int staging_add_pool(struct staging *staging, uint64_t offset, uint64_t bytes, uint32_t chunks_max)
+{
+    struct staging_slot *slots = calloc(STAGING_POOL_SLOTS, sizeof(*slots));
+    if (!slots || arena_heap_init(&staging->pool, offset, bytes) < 0) {
+        free(slots);
+        return ERR_MEMORY;
+    }
+    for (uint32_t i = 0; i < STAGING_POOL_SLOTS; i++)
+        slots[i].shared = slots[i].pooled = true;
+    staging->pool_slots = slots;
+    staging->pool_bytes = bytes;
+    staging->chunks_max = chunks_max;
+    return 0;
+}
+
+uint32_t staging_pool_room(const struct staging *staging)
+{
+    uint32_t all = staging->chunks_max, others = staging->slot_count;
+    uint32_t most = others < all / 2 ? all - others : all / 2;
+    uint32_t mine = most > staging->pool_chunks ? most - staging->pool_chunks : 0;
+    uint32_t left = all > staging->held_chunks ? all - staging->held_chunks : 0;
+    return mine < left ? mine : left;
+}
+
+struct staging_slot *staging_take_pool(struct staging *staging, uint64_t bytes, uint32_t chunks,
+                                       enum staging_turn turn)
+{
+    struct staging_slot *slot = NULL;
+    uint64_t offset, half = staging->pool_bytes / 2, ahead = staging->pool_ahead_bytes;
+    assert(chunks > 0 && chunks <= STAGING_CHUNKS_MAX);
+    if (chunks > staging_pool_room(staging))
+        return NULL;
+    if (turn == STAGING_AHEAD && ahead > 0 && (ahead > half || bytes > half - ahead))
+        return NULL;
+    for (uint32_t i = 0; i < STAGING_POOL_SLOTS && !slot; i++) {
+        if (staging->pool_slots[i].state == STAGING_FREE)
+            slot = &staging->pool_slots[i];
+    }
+    if (!slot || arena_heap_allocate(&staging->pool, bytes, &offset) < 0)
+        return NULL;
+    slot->offset = offset;
+    slot->bytes = (uint32_t)bytes;
+    slot->ahead = turn == STAGING_AHEAD;
+    staging->pool_ahead_bytes += slot->ahead ? bytes : 0;
+    staging->pool_chunks += chunks;
+    staging->held_chunks += chunks;
+    hold(slot, chunks);
+    return slot;
+}
+
+bool staging_pool_holds(const struct staging *staging, const struct request *request)
+{
+    for (uint32_t i = 0; staging->pool_slots && i < STAGING_POOL_SLOTS; i++) {
+        const struct staging_slot *slot = &staging->pool_slots[i];
+        if (slot->state != STAGING_FREE && slot->request == request)
+            return true;
+    }
+    return false;
+}
+
+static bool is_filled_beside(const struct staging_slot *other, const struct staging_slot *slot)
+{
+    return other != slot && other->state == STAGING_TAKEN && other->request == slot->request;
+}
+
+bool staging_fills_others(const struct staging *staging, const struct staging_slot *slot)
+{
+    bool fills = false;
+    for (uint32_t i = 0; i < staging->slot_count; i++)
+        fills |= is_filled_beside(&staging->slots[i], slot);
+    for (uint32_t i = 0; i < staging->own_count; i++)
+        fills |= is_filled_beside(staging->own_slots[i], slot);
+    for (uint32_t i = 0; staging->pool_slots && i < STAGING_POOL_SLOTS; i++)
+        fills |= is_filled_beside(&staging->pool_slots[i], slot);
+    return fills;
+}
+
+static void give_back_to_pool(struct staging *staging, struct staging_slot *slot)
+{
+    arena_heap_free(&staging->pool, slot->offset);
+    staging->pool_ahead_bytes -= slot->ahead ? slot->bytes : 0;
+    staging->pool_chunks -= slot->chunks;
+}
+
+/* --- back ---------------------------------------------------------------------------------- */
+
+bool staging_chunk_back(struct staging_slot *slot, uint32_t chunk)
+{
+    uint32_t index = chunk - slot->chunk;
+    if (chunk < slot->chunk || index >= slot->chunks)
+        return false;
+    uint64_t bit = 1ull << index % 64;
+    if (slot->back[index / 64] & bit)
+        return false;
+    slot->back[index / 64] |= bit;
+    slot->chunks_back++;
+    return true;
 }
 
 void staging_give_back(struct staging *staging, struct staging_slot *slot)
@@ -145,6 +270,11 @@ void staging_give_back(struct staging *staging, struct staging_slot *slot)
     slot->request = NULL;
     if (!slot->shared)
         return;
+    staging->held_chunks -= slot->chunks;
+    if (slot->pooled) {
+        give_back_to_pool(staging, slot);
+        return;
+    }
     staging->held_bytes -= slot->held_bytes;
     staging->ahead_count -= slot->ahead;
     DL_PREPEND(staging->free_slots, slot);
@@ -166,6 +296,17 @@ uint64_t staging_whole_end(const struct staging *staging, uint64_t end)
     return end;
 }
 
+static struct staging_slot *find_in_pool(struct staging *staging, uint64_t offset)
+{
+    for (uint32_t i = 0; staging->pool_slots && i < STAGING_POOL_SLOTS; i++) {
+        struct staging_slot *slot = &staging->pool_slots[i];
+        if (slot->state != STAGING_FREE && offset >= slot->offset &&
+            offset - slot->offset < slot->bytes)
+            return slot;
+    }
+    return NULL;
+}
+
 struct staging_slot *staging_find(struct staging *staging, uint64_t offset)
 {
     if (staging->slot_count > 0 && offset >= staging->first_offset) {
@@ -176,7 +317,7 @@ struct staging_slot *staging_find(struct staging *staging, uint64_t offset)
     for (uint32_t i = 0; i < staging->own_count; i++)
         if (staging->own_slots[i]->offset == offset)
             return staging->own_slots[i];
-    return NULL;
+    return find_in_pool(staging, offset);
 }
 
 static void abandon_slot(struct staging *staging, struct staging_slot *slot,
@@ -194,6 +335,8 @@ void staging_abandon(struct staging *staging, const struct request *request)
 {
     for (uint32_t i = 0; i < staging->slot_count; i++)
         abandon_slot(staging, &staging->slots[i], request);
+    for (uint32_t i = 0; staging->pool_slots && i < STAGING_POOL_SLOTS; i++)
+        abandon_slot(staging, &staging->pool_slots[i], request);
     for (uint32_t i = 0; i < staging->own_count; i++)
         abandon_slot(staging, staging->own_slots[i], request);
 }
@@ -208,6 +351,8 @@ void staging_restart(struct staging *staging)
 {
     for (uint32_t i = 0; i < staging->slot_count; i++)
         restart_slot(staging, &staging->slots[i]);
+    for (uint32_t i = 0; staging->pool_slots && i < STAGING_POOL_SLOTS; i++)
+        restart_slot(staging, &staging->pool_slots[i]);
     for (uint32_t i = 0; i < staging->own_count; i++)
         restart_slot(staging, staging->own_slots[i]);
     for (uint32_t i = 0; i < staging->orphan_count; i++)

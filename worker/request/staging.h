@@ -1,5 +1,7 @@
-/* Staging slots: pieces of the arena, of a chunk each, through which data travels that does not
- * lie in the arena itself.
+/* Staging slots: pieces of the arena through which data travels that does not lie in the arena
+ * itself. A slot holds a chunk. Requests on a device have a part of the arena of their own, the
+ * pool: a slot of it is as large as its request asks, and holds several chunks of it side by side,
+ * so that one copy moves them all.
  *
  * Every open group owns one slot that only its oldest incomplete request may use; the others are
  * shared. So whatever the other requests hold, the oldest request of every group always gets its
@@ -7,15 +9,22 @@
  * order, or with different priorities, cannot block each other for want of slots. Requests that go
  * before older ones have no more than half of the shared slots. Else a rank that is the first to
  * begin one would fill all of them with chunks that another rank has not begun to give, and what
- * both have begun would get on by the group's own slot alone.
+ * both have begun would get on by the group's own slot alone. So it is with the bytes of the pool.
+ * A slot of the pool comes back when the last of its chunks does. They were all handed over with
+ * it, so none of them waits for what this rank has not begun.
  *
- * Pure; calls nothing.
+ * Pure; calls arena_heap.h.
  */
 #ifndef WORKER_REQUEST_STAGING_H
 #define WORKER_REQUEST_STAGING_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "worker/request/arena_heap.h"
+
+#define STAGING_POOL_SLOTS 64u
+#define STAGING_CHUNKS_MAX 128u /* in one slot */
 
 struct request;
 
@@ -37,15 +46,19 @@ struct staging_slot {
     uint64_t offset; /* in the arena */
     uint32_t bytes;
     bool shared;
+    bool pooled; /* of the pool: offset and bytes are those of its last taking */
     enum staging_state state;
     bool ahead;   /* taken by one that went before an older one */
     bool copying; /* by a device: nobody else may have it before that has ended */
     struct request
         *request;    /* NULL: free, or abandoned: the request failed with the daemon at it */
     uint64_t number; /* of the request, as in the rings */
-    uint32_t chunk;
-    uint32_t held_bytes;              /* what it counts for in the limit of staging_take */
-    uint64_t begin_ns, end_ns;        /* of the last copy, in a trace; else 0 */
+    uint32_t chunk;  /* the first that it holds */
+    uint32_t chunks; /* how many, one after the other */
+    uint32_t chunks_back;
+    uint64_t back[STAGING_CHUNKS_MAX / 64]; /* which, as bits from `chunk` on */
+    uint32_t held_bytes;                    /* what it counts for in the limit of staging_take */
+    uint64_t begin_ns, end_ns;              /* of the last copy, in a trace; else 0 */
     struct staging_slot *prev, *next; /* the free shared ones; groups' own ones; results waiting */
 };
 
@@ -67,6 +80,12 @@ struct staging {
     struct staging_slot **own_slots; /* of groups */
     struct staging_orphan *orphans;
     uint32_t own_count, orphan_count, capacity; /* there is room for both together in either */
+    struct staging_slot *pool_slots;            /* [STAGING_POOL_SLOTS]; NULL: there is no pool */
+    struct arena_heap pool;
+    uint64_t pool_bytes, pool_ahead_bytes;
+    uint32_t chunks_max;  /* in shared slots, with the pool; 0: there is no pool */
+    uint32_t held_chunks; /* in shared slots */
+    uint32_t pool_chunks; /* of them in the pool */
 };
 
 /* slot_count may be 0: groups then have their own slots only. Returns 0 or ERR_MEMORY. */
@@ -87,7 +106,27 @@ void staging_remove_own(struct staging *staging, struct staging_slot *own);
  * `own` is given to the group's oldest incomplete request. */
 struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
                                   uint64_t most_bytes, enum staging_turn turn);
-/* The slot is free: its chunk is done. */
+/* A group's own slot, or NULL when it is not free. */
+struct staging_slot *staging_take_own(struct staging_slot *own);
+
+/* Make the pool of this part of the arena. chunks_max: as many may be in shared slots altogether;
+ * the pool leaves room for as many as the others hold, or half. ERR_MEMORY. */
+int staging_add_pool(struct staging *staging, uint64_t offset, uint64_t bytes, uint32_t chunks_max);
+/* How many chunks a slot of the pool may be taken for now. */
+uint32_t staging_pool_room(const struct staging *staging);
+/* A slot of the pool, for so many chunks. NULL when there is none now. */
+struct staging_slot *staging_take_pool(struct staging *staging, uint64_t bytes, uint32_t chunks,
+                                       enum staging_turn turn);
+/* Whether the request has a slot of the pool. */
+bool staging_pool_holds(const struct staging *staging, const struct request *request);
+
+/* Whether other slots of its request than this one are being copied into. */
+bool staging_fills_others(const struct staging *staging, const struct staging_slot *slot);
+
+/* The chunk of a slot that is GIVEN is back. False: it cannot be. */
+bool staging_chunk_back(struct staging_slot *slot, uint32_t chunk);
+
+/* The slot is free: its chunks are done. */
 void staging_give_back(struct staging *staging, struct staging_slot *slot);
 
 /* The daemon reports a chunk of a removed slot: true if there is such a one. */
@@ -101,7 +140,7 @@ void staging_restart(struct staging *staging);
 /* The greatest end of a part of the arena, up to this one, in which no slot lies half. */
 uint64_t staging_whole_end(const struct staging *staging, uint64_t end);
 
-/* The slot at this offset of the arena, or NULL. */
+/* The slot at this offset of the arena, or of the pool the one around it; or NULL. */
 struct staging_slot *staging_find(struct staging *staging, uint64_t offset);
 
 /* The request has failed: its slots that the daemon still has are abandoned (they become free if it

@@ -5,13 +5,15 @@
 
 #include "worker/job/job.h"
 
+#define ARENA_BYTES (8u << 20)
+
 struct shoal_options world_options(const struct fake_daemon *daemon, int size)
 {
     return (struct shoal_options){.struct_size = sizeof(struct shoal_options),
                                   .socket_path = fake_daemon_path(daemon),
                                   .world_size = size,
                                   .timeout_ms = 60000,
-                                  .arena_bytes = 8u << 20};
+                                  .arena_bytes = ARENA_BYTES};
 }
 
 static void *member_run(void *argument)
@@ -19,6 +21,7 @@ static void *member_run(void *argument)
     struct member *member = argument;
     struct shoal_options options = world_options(member->world->daemon, member->world->size);
     options.rank_plus_1 = member->rank + 1;
+    options.arena_bytes = member->world->arena_bytes;
     GOOD(shoal_open(&options, &member->job));
     ck_assert_int_eq(shoal_rank(member->job), member->rank);
     member->body(member);
@@ -26,9 +29,10 @@ static void *member_run(void *argument)
     return NULL;
 }
 
-void world_run(const struct fake_daemon_options *options, void (*body)(struct member *))
+static void run(const struct fake_daemon_options *options, uint64_t arena_bytes,
+                void (*body)(struct member *))
 {
-    struct world world = {.size = (int)options->world_size};
+    struct world world = {.size = (int)options->world_size, .arena_bytes = arena_bytes};
     world.daemon = fake_daemon_start(options);
     for (int i = 0; i < world.size; i++) {
         world.members[i] = (struct member){.world = &world, .rank = i, .body = body};
@@ -38,6 +42,16 @@ void world_run(const struct fake_daemon_options *options, void (*body)(struct me
     for (int i = 0; i < world.size; i++)
         pthread_join(world.members[i].thread, NULL);
     fake_daemon_stop(world.daemon);
+}
+
+void world_run(const struct fake_daemon_options *options, void (*body)(struct member *))
+{
+    run(options, ARENA_BYTES, body);
+}
+
+void world_run_large(const struct fake_daemon_options *options, void (*body)(struct member *))
+{
+    run(options, 0, body);
 }
 
 void note_call(void *argument, int result)

@@ -38,6 +38,7 @@ struct world {
     struct fake_daemon *daemon;
     struct member members[WORLD_RANKS_MAX];
     int size;
+    uint64_t arena_bytes; /* of each rank; 0: the library's default */
 };
 
 /* What opens a job of this size with the daemon; the rank is left to be assigned. */
@@ -45,6 +46,9 @@ struct shoal_options world_options(const struct fake_daemon *daemon, int size);
 
 /* Run body as every rank of a job, and close it. */
 void world_run(const struct fake_daemon_options *options, void (*body)(struct member *member));
+/* The same with arenas of the library's default size, which are larger. */
+void world_run_large(const struct fake_daemon_options *options,
+                     void (*body)(struct member *member));
 
 /* A thread that waits for the request, which ends well. */
 void *world_wait_well(void *request);

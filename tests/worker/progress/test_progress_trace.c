@@ -221,7 +221,7 @@ END_TEST
 START_TEST(the_ring_keeps_its_room)
 {
     struct pair pair;
-    struct staging_slot slot = {.begin_ns = 1, .end_ns = 2};
+    struct staging_slot slot = {.chunks = 1, .begin_ns = 1, .end_ns = 2};
     struct arena_submission entry;
     open_pair(&pair);
     struct request request = {.group = &pair.group, .number = 9, .sequence = 4};
