@@ -279,10 +279,41 @@ START_TEST(test_whole_end)
 }
 END_TEST
 
+/* A slot of the pool holds several chunks: each is back once, and the slot is free again when it is
+ * given back. What goes ahead has half of the pool, and all chunks together no more than the ring.
+ */
+START_TEST(test_pool)
+{
+    enum { POOL = 64 * 1024, CHUNKS = 100 };
+    struct staging staging;
+    ck_assert_int_eq(staging_init(&staging, FIRST, BYTES, 10), 0);
+    ck_assert_int_eq(staging_add_pool(&staging, 1u << 20, POOL, CHUNKS), 0);
+    ck_assert_uint_eq(staging_pool_room(&staging), 90);
+    struct staging_slot *slot = staging_take_pool(&staging, POOL / 2, 70, STAGING_AHEAD);
+    ck_assert_ptr_nonnull(slot);
+    ck_assert_ptr_eq(staging_find(&staging, slot->offset + 4096), slot);
+    ck_assert_ptr_null(staging_take_pool(&staging, 64, 1, STAGING_AHEAD));
+    ck_assert_uint_eq(staging_pool_room(&staging), 20);
+    ck_assert_ptr_null(staging_take_pool(&staging, 64, 21, STAGING_IN_TURN));
+    ck_assert_ptr_null(staging_take_pool(&staging, POOL, 1, STAGING_IN_TURN));
+    slot->chunk = 7;
+    ck_assert(!staging_chunk_back(slot, 6) && !staging_chunk_back(slot, 77));
+    for (uint32_t i = 0; i < 70; i++)
+        ck_assert(staging_chunk_back(slot, 7 + i) && !staging_chunk_back(slot, 7 + i));
+    ck_assert_uint_eq(slot->chunks_back, 70);
+    staging_give_back(&staging, slot);
+    ck_assert_ptr_null(staging_find(&staging, slot->offset + 4096));
+    ck_assert_uint_eq(staging_pool_room(&staging), 90);
+    ck_assert_ptr_nonnull(staging_take_pool(&staging, POOL, 90, STAGING_IN_TURN));
+    staging_clear(&staging);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("staging");
     TCase *cases = tcase_create("staging");
+    tcase_add_test(cases, test_pool);
     tcase_add_test(cases, test_whole_end);
     tcase_add_test(cases, test_shared_slots_first_then_own);
     tcase_add_test(cases, test_no_more_held_than_allowed);
