@@ -129,6 +129,7 @@ struct coordinator_io control_coordinator_io(struct control *control)
 {
     return (struct coordinator_io){
         .context = control,
+        .own_user = geteuid(),
         .random = adapter_random,
         .send_peer = adapter_send_peer,
         .send_worker = adapter_send_worker,

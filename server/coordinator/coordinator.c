@@ -67,6 +67,8 @@ void coordinator_destroy(struct coordinator *c)
         message_clear(&queued->message);
         free(queued);
     }
+    for (int i = 0; i < COORDINATOR_QUOTAS; i++)
+        quota_clear(&c->quotas[i]);
     free(c->others_drain);
     free(c->came_back);
     free(c);

@@ -7,6 +7,28 @@
 
 #define SWEEP_NS (1000 * COORDINATOR_MS)
 
+struct quota *coordinator_quota(struct coordinator *c, enum coordinator_quota which)
+{
+    const struct config *config = c->config;
+    const struct quota all[COORDINATOR_QUOTAS] = {
+        [QUOTA_JOBS] = {.what = "jobs", .key = "limits.jobs", .limit = config->jobs},
+        [QUOTA_WORKERS] = {.what = "workers", .key = "limits.workers", .limit = config->workers},
+        [QUOTA_GATHERINGS] = {.what = "jobs that gather their ranks",
+                              .key = "limits.jobs",
+                              .limit = config->jobs},
+        [QUOTA_SUCCESSIONS] = {.what = "failed jobs", .key = "limits.jobs", .limit = config->jobs},
+        [QUOTA_LATE_ASKS] = {.what = "questions for late ranks",
+                             .limit = COORDINATOR_LATE_ASKS_MAX},
+    };
+    struct quota *quota = &c->quotas[which];
+    quota->what = all[which].what;
+    quota->key = all[which].key;
+    quota->limit = all[which].limit;
+    quota->node = coordinator_node_name(c, config->self);
+    quota->own_user = c->io.own_user;
+    return quota;
+}
+
 const char *coordinator_node_name(const struct coordinator *c, uint32_t node)
 {
     return c->config->servers[node].name;

@@ -1,5 +1,6 @@
 /* The home daemon of a job: its ranks gather here, and it opens and closes the job everywhere. */
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,7 @@ static struct gathering *home_gathering(const struct coordinator *c, const char 
 static void home_end_gathering(struct coordinator *c, struct gathering *gathering)
 {
     /* Takes each item of a table with several for its only one. */
+    quota_give_back(coordinator_quota(c, QUOTA_GATHERINGS), gathering->uid, 1);
     HASH_DEL(c->gatherings, gathering); /* NOLINT(clang-analyzer-core.NullDereference) */
     gathering_free(gathering);
 }
@@ -45,11 +47,39 @@ static struct gathering *home_begin_gathering(struct coordinator *c, const struc
     struct gathering *gathering = gathering_create(message->job, message->uid, message->world_size);
     if (!gathering)
         return NULL;
-    HASH_ADD_STR(c->gatherings, name, gathering);
-    if (HASH_IS_ADDED(gathering))
+    bool taken = quota_take(coordinator_quota(c, QUOTA_GATHERINGS), gathering->uid, 1) == 0;
+    if (taken)
+        HASH_ADD_STR(c->gatherings, name, gathering);
+    if (taken && HASH_IS_ADDED(gathering))
         return gathering;
+    quota_give_back(coordinator_quota(c, QUOTA_GATHERINGS), gathering->uid, taken);
     gathering_free(gathering);
     return NULL;
+}
+
+/* The newest gathering of the user who has most makes room for one of this user. ERR_MEMORY: that
+ * is this user himself. */
+static int home_make_room(struct coordinator *c, uint32_t uid, struct error *error)
+{
+    const struct quota *quota = coordinator_quota(c, QUOTA_GATHERINGS);
+    if (!quota_is_short(quota, 1))
+        return 0;
+    uint64_t giver = quota_giver(quota, uid, 1);
+    struct gathering *newest = NULL;
+    for (struct gathering *it = c->gatherings; it && giver != uid; it = it->hh.next)
+        newest = it->uid == giver ? it : newest;
+    if (!newest)
+        return quota_refuse(quota, uid, error);
+    char text[ERROR_TEXT_BYTES];
+    snprintf(text, sizeof(text),
+             "job '%s' gives its place to a job of user %u: %" PRIu64
+             " jobs may gather their ranks "
+             "at node %s (limits.jobs), and user %" PRIu64 " has most of them, %" PRIu64 "; start "
+             "it again when others of them run, or raise the limit",
+             newest->name, uid, quota->limit, coordinator_node_name(c, c->config->self), giver,
+             quota_used(quota, giver));
+    home_refuse_all(c, newest, ERR_MEMORY, text);
+    return 0;
 }
 
 /* Who is to gather the job sooner than this daemon: the one that its name stands for, or one
@@ -105,14 +135,11 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
         coordinator_drain_error(c, &refusal);
     } else if (!gathering && unable_refuses(c, message, &refusal)) {
         /* one of its ranks cannot join */
-    } else if (!gathering && HASH_COUNT(c->gatherings) >= c->config->jobs) {
-        error_set(&refusal, ERR_MEMORY, "%u jobs gather at node %s, its limit (limits.jobs)",
-                  HASH_COUNT(c->gatherings), coordinator_node_name(c, c->config->self));
-    } else if (!gathering) {
+    } else if (!gathering && home_make_room(c, message->uid, &refusal) == 0) {
         gathering = home_begin_gathering(c, message);
         if (!gathering)
             error_set(&refusal, ERR_MEMORY, "no memory for job '%s'", message->job);
-    } else if (gathering_complete(gathering)) {
+    } else if (gathering && gathering_complete(gathering)) {
         error_set(&refusal, ERR_REFUSED, "job '%s' has all its %u ranks", message->job,
                   gathering->world_size);
     }

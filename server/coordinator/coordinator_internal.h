@@ -6,6 +6,7 @@
 #include <utlist.h>
 
 #include "common/base/hash.h"
+#include "common/base/quota.h"
 #include "common/config/config.h"
 #include "common/log/log.h"
 #include "common/log/log_throttle.h"
@@ -34,6 +35,16 @@
 /* Within which all daemons have opened a group whose ranks have all come. */
 #define COORDINATOR_GROUP_OPEN_MS 60000u
 #define COORDINATOR_LATE_ASKS_MAX 1024u
+
+/* What the users of jobs share on a daemon. */
+enum coordinator_quota {
+    QUOTA_JOBS,        /* that are open here */
+    QUOTA_WORKERS,     /* of this node */
+    QUOTA_GATHERINGS,  /* whose home this is */
+    QUOTA_SUCCESSIONS, /* jobs that have failed and may go on */
+    QUOTA_LATE_ASKS,   /* of other daemons that wait for the engine */
+    COORDINATOR_QUOTAS,
+};
 
 enum worker_state {
     WORKER_JOINING, /* waits for the job's home */
@@ -111,7 +122,7 @@ struct late_ask {
     uint64_t job;
     uint32_t group;
     uint64_t sequence;
-    uint32_t node;
+    uint32_t node, uid;
     struct late_ask *next, *prev;
 };
 
@@ -142,6 +153,7 @@ struct coordinator {
     int64_t falling; /* the node of which coordinator_peer_down tells now; -1: none */
     struct coordinator_io io;
     uint64_t now_ns;
+    struct quota quotas[COORDINATOR_QUOTAS]; /* coordinator_quota */
 
     struct worker *workers;
     struct job *jobs;
@@ -150,7 +162,6 @@ struct coordinator {
     struct newcomer *newcomers;     /* uthash of all nodes', as this one heard of them */
     struct succession *successions; /* uthash by lineage, the oldest first */
     struct late_ask *late_asks;
-    uint32_t late_ask_count;
     struct queued_message *queue; /* to this daemon itself */
 
     struct log_throttles news, warnings; /* lines about what a user's processes do, by user */
@@ -168,6 +179,8 @@ struct coordinator {
 
 /* --- coordinator_ground.c: may call nothing of these */
 const char *coordinator_node_name(const struct coordinator *c, uint32_t node);
+/* What users share, with its limit and its words. */
+struct quota *coordinator_quota(struct coordinator *c, enum coordinator_quota which);
 /* A line about what the user's processes do. */
 #define coordinator_log(c, level, uid, ...)                                                        \
     log_throttled((c)->log, coordinator_throttle((c), (level), (uid)), (c)->now_ns, (level),       \

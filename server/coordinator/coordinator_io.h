@@ -13,6 +13,7 @@
  * that ends because of it is reported later. */
 struct coordinator_io {
     void *context;
+    uint32_t own_user; /* the daemon's: this user and root have all of what others share */
     uint64_t (*random)(void *context);
     void (*send_peer)(void *context, uint32_t node, const struct message *message);
     void (*send_worker)(void *context, uint32_t worker, const struct message *message);

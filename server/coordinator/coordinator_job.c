@@ -24,6 +24,7 @@ static void job_end(struct coordinator *c, struct job *job)
     late_forget_job(c, job->id);
     for (struct group *group = job->groups; group; group = group->hh.next)
         segments_forget(c, job, group);
+    quota_give_back(coordinator_quota(c, QUOTA_JOBS), job->uid, 1);
     HASH_DEL(c->jobs, job);
     job_free(job);
 }
@@ -228,9 +229,14 @@ int job_on_open(struct coordinator *c, uint32_t node, const struct message *mess
     int result = job_create(&job, message, node, c->config->self, c->config->server_count, error);
     if (result < 0)
         return result;
-    bool full = HASH_COUNT(c->jobs) >= c->config->jobs;
-    HASH_ADD(hh, c->jobs, id, sizeof(job->id), job);
-    if (!HASH_IS_ADDED(job)) {
+    struct error refusal = {0};
+    struct quota *quota = coordinator_quota(c, QUOTA_JOBS);
+    bool full = quota_check(quota, job->uid, 1, &refusal) != 0;
+    bool taken = quota_take(quota, job->uid, 1) == 0;
+    if (taken)
+        HASH_ADD(hh, c->jobs, id, sizeof(job->id), job);
+    if (!taken || !HASH_IS_ADDED(job)) {
+        quota_give_back(quota, job->uid, taken);
         job_free(job);
         return error_set(error, ERR_MEMORY, "no memory for job '%s'", message->job);
     }
@@ -243,7 +249,6 @@ int job_on_open(struct coordinator *c, uint32_t node, const struct message *mess
         job->answer_ns =
             c->now_ns + 2ull * c->config->peer_ms * COORDINATOR_MS + COORDINATOR_ANSWER_NS;
     uint32_t missing = 0;
-    struct error refusal;
     succession_opens(c, job);
     bool bound = job_bind_workers(c, job, &missing);
     if (job->roles[job->self] == 0) {
@@ -251,8 +256,6 @@ int job_on_open(struct coordinator *c, uint32_t node, const struct message *mess
     } else if (c->draining) {
         job_fail_draining(c, job);
     } else if (full) {
-        error_set(&refusal, ERR_MEMORY, "node %s has %u jobs, its limit (limits.jobs)", self,
-                  c->config->jobs);
         job_cannot_open(c, job, refusal.code, refusal.text);
     } else if (!bound) {
         job_fail(c, job, ERR_LOST, "rank %u on node %s is gone: it went while the job was opened",

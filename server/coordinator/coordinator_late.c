@@ -7,6 +7,13 @@
 
 #include "server/coordinator/coordinator_internal.h"
 
+static void late_ask_free(struct coordinator *c, struct late_ask *ask)
+{
+    DL_DELETE(c->late_asks, ask);
+    quota_give_back(coordinator_quota(c, QUOTA_LATE_ASKS), ask->uid, 1);
+    free(ask);
+}
+
 static struct job_late *late_find(const struct job *job, uint32_t group)
 {
     struct job_late *late;
@@ -159,9 +166,7 @@ static bool late_reply(struct coordinator *c, const struct job *job, uint32_t gr
         if (message_list_set(&reply.ranks, ranks, count) == 0)
             coordinator_send(c, ask->node, &reply);
         message_clear(&reply);
-        DL_DELETE(c->late_asks, ask);
-        c->late_ask_count--;
-        free(ask);
+        late_ask_free(c, ask);
         any = true;
     }
     return any;
@@ -196,19 +201,23 @@ int late_on_query(struct coordinator *c, uint32_t node, const struct message *me
 {
     (void)error;
     struct job *job = coordinator_job(c, message->job_id);
-    if (!job || job->state != JOB_READY || c->late_ask_count >= COORDINATOR_LATE_ASKS_MAX) {
+    struct error refusal;
+    if (!job || job->state != JOB_READY ||
+        quota_check(coordinator_quota(c, QUOTA_LATE_ASKS), job->uid, 1, &refusal) != 0) {
         c->dropped_messages++;
         return 0;
     }
     struct late_ask *ask = calloc(1, sizeof(*ask));
-    if (!ask)
+    if (!ask || quota_take(coordinator_quota(c, QUOTA_LATE_ASKS), job->uid, 1) != 0) {
+        free(ask);
         return 0;
+    }
     ask->job = message->job_id;
     ask->group = (uint32_t)message->group;
     ask->sequence = message->sequence;
     ask->node = node;
+    ask->uid = job->uid;
     DL_APPEND(c->late_asks, ask);
-    c->late_ask_count++;
     if (job_needs_engine(job) && job_group(job, ask->group))
         late_query_engine(c, job, ask->group, ask->sequence);
     else
@@ -238,9 +247,7 @@ void late_forget_job(struct coordinator *c, uint64_t id)
     {
         if (ask->job != id)
             continue;
-        DL_DELETE(c->late_asks, ask);
-        c->late_ask_count--;
-        free(ask);
+        late_ask_free(c, ask);
     }
 }
 
@@ -251,9 +258,7 @@ void late_forget_node(struct coordinator *c, uint32_t node)
     {
         if (ask->node != node)
             continue;
-        DL_DELETE(c->late_asks, ask);
-        c->late_ask_count--;
-        free(ask);
+        late_ask_free(c, ask);
     }
 }
 

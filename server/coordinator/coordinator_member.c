@@ -94,7 +94,7 @@ static bool member_name_valid(const char *name)
 }
 
 /* Why a join cannot even be tried; 0 when it can. */
-static int member_join_check(const struct coordinator *c, const struct message *message,
+static int member_join_check(struct coordinator *c, uint32_t uid, const struct message *message,
                              struct error *error)
 {
     const char *node = coordinator_node_name(c, c->config->self);
@@ -109,10 +109,7 @@ static int member_join_check(const struct coordinator *c, const struct message *
         return error_set(error, ERR_UNSUPPORTED,
                          "job '%s' asks for recovery, which node %s has not configured (recovery)",
                          message->job, node);
-    if (HASH_COUNT(c->workers) > c->config->workers)
-        return error_set(error, ERR_MEMORY, "node %s has %u workers, its limit (limits.workers)",
-                         node, c->config->workers);
-    return 0;
+    return quota_check(coordinator_quota(c, QUOTA_WORKERS), uid, 1, error);
 }
 
 /* NULL, with the error: it has one already, or there is no memory. */
@@ -125,11 +122,14 @@ static struct worker *member_create(struct coordinator *c, uint32_t id,
         return NULL;
     }
     struct worker *worker = calloc(1, sizeof(*worker));
-    if (worker) {
+    bool taken =
+        worker && quota_take(coordinator_quota(c, QUOTA_WORKERS), credentials->uid, 1) == 0;
+    if (taken) {
         worker->id = id;
         HASH_ADD(hh, c->workers, id, sizeof(worker->id), worker);
     }
-    if (!worker || !HASH_IS_ADDED(worker)) {
+    if (!taken || !HASH_IS_ADDED(worker)) {
+        quota_give_back(coordinator_quota(c, QUOTA_WORKERS), credentials->uid, taken);
         free(worker);
         error_set(error, ERR_MEMORY, "no memory for a worker");
         return NULL;
@@ -159,6 +159,8 @@ int member_join(struct coordinator *c, uint32_t id,
                 const struct coordinator_credentials *credentials, const struct message *message,
                 struct error *error)
 {
+    struct error refusal = {0};
+    member_join_check(c, credentials->uid, message, &refusal);
     struct worker *worker = member_create(c, id, credentials, message, error);
     if (!worker)
         return error->code;
@@ -166,8 +168,7 @@ int member_join(struct coordinator *c, uint32_t id,
     worker->recovery = message->recovery;
     worker->home = c->config->self;
     member_home_lost(c, worker); /* until it has been told */
-    struct error refusal = {0};
-    if (member_join_check(c, message, &refusal) < 0) {
+    if (refusal.code != 0) {
         if (member_name_valid(worker->name) && message->rank < (int64_t)message->world_size)
             member_tell_unable(c, worker, refusal.code, refusal.text);
         worker_refuse(c, worker, refusal.code, refusal.text);
@@ -183,6 +184,8 @@ int member_return(struct coordinator *c, uint32_t id,
                   const struct coordinator_credentials *credentials, const struct message *message,
                   struct error *error)
 {
+    struct error refusal = {0};
+    member_join_check(c, credentials->uid, message, &refusal);
     struct worker *worker = member_create(c, id, credentials, message, error);
     if (!worker)
         return error->code;
@@ -196,8 +199,7 @@ int member_return(struct coordinator *c, uint32_t id,
     worker->least_ranks = message->least_ranks;
     worker->wait_ms = message->wait_ms;
     worker->returned = true;
-    struct error refusal = {0};
-    if (member_join_check(c, message, &refusal) == 0 && message->lineage == 0)
+    if (refusal.code == 0 && message->lineage == 0)
         error_set(&refusal, ERR_INVALID, "job '%s' has had no generation", message->job);
     else if (refusal.code == 0 && !c->config->recovery)
         error_set(&refusal, ERR_UNSUPPORTED, "node %s has not configured recovery",

@@ -19,6 +19,7 @@ struct succession *succession_find(const struct coordinator *c, uint64_t lineage
 
 void succession_forget(struct coordinator *c, struct succession *succession)
 {
+    quota_give_back(coordinator_quota(c, QUOTA_SUCCESSIONS), succession->uid, 1);
     HASH_DEL(c->successions, succession);
     succession_free(succession);
 }
@@ -298,26 +299,16 @@ static void succession_tell_past(struct coordinator *c, const struct succession 
         succession_tell_gone(c, succession, succession->past[i]);
 }
 
-static uint32_t successions_of(const struct coordinator *c, uint32_t uid)
-{
-    uint32_t count = 0;
-    for (const struct succession *it = c->successions; it; it = it->hh.next)
-        count += it->uid == uid;
-    return count;
-}
-
 /* The oldest of the user that has most: mostly nobody asks about it any more. */
-static void succession_forget_one(struct coordinator *c)
+static void succession_make_room(struct coordinator *c, uint32_t uid)
 {
-    struct succession *oldest = NULL;
-    uint32_t most = 0;
-    for (struct succession *it = c->successions; it; it = it->hh.next) {
-        uint32_t count = oldest && it->uid == oldest->uid ? 0 : successions_of(c, it->uid);
-        if (count > most) {
-            oldest = it;
-            most = count;
-        }
-    }
+    const struct quota *quota = coordinator_quota(c, QUOTA_SUCCESSIONS);
+    if (!quota_is_short(quota, 1))
+        return;
+    uint64_t giver = quota_giver(quota, uid, 1);
+    struct succession *oldest = c->successions;
+    while (oldest && oldest->uid != giver)
+        oldest = oldest->hh.next;
     if (oldest)
         succession_forget(c, oldest);
 }
@@ -369,11 +360,12 @@ void succession_begin(struct coordinator *c, const struct job *job)
     uint32_t home = before ? succession_home(before) : job->home;
     if (before)
         succession_forget(c, before);
-    if (HASH_COUNT(c->successions) >= c->config->jobs)
-        succession_forget_one(c);
-    if (made)
+    succession_make_room(c, job->uid);
+    bool taken = made && quota_take(coordinator_quota(c, QUOTA_SUCCESSIONS), made->uid, 1) == 0;
+    if (taken)
         HASH_ADD(hh, c->successions, lineage, sizeof(made->lineage), made);
-    if (!made || !HASH_IS_ADDED(made)) {
+    if (!taken || !HASH_IS_ADDED(made)) {
+        quota_give_back(coordinator_quota(c, QUOTA_SUCCESSIONS), job->uid, taken);
         if (made)
             succession_free(made);
         log_error(c->log, "no memory: job '%s' cannot go on", job->name);

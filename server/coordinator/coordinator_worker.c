@@ -22,6 +22,7 @@ void worker_forget(struct coordinator *c, struct worker *worker)
         worker->job->locals[worker->rank] = NULL;
         worker->job->local_count--;
     }
+    quota_give_back(coordinator_quota(c, QUOTA_WORKERS), worker->uid, 1);
     HASH_DEL(c->workers, worker);
     free(worker->ending);
     free(worker);

@@ -58,7 +58,7 @@ static void setup(void)
                              .chunk_bytes = 65536,
                              .least_shard_bytes = 4096,
                              .jobs = 2,
-                             .workers = WORKERS,
+                             .workers = 2 * WORKERS, /* half of them one user may have */
                              .groups_per_job = 2,
                              .join_ms = 10000};
     log_init(&log_nowhere, "many", LOG_LEVEL_ERROR, -1, false);
