@@ -396,9 +396,9 @@ static const struct config_key replay_keys[] = {
      .default_number = 0,
      .default_note = "0",
      .unit = "bytes",
-     .text = "The most memory that these take, of all jobs: the oldest goes first, of the job that "
-             "has most. It is part of `limits.memory_bytes`, and set aside when the daemon starts. "
-             "0: a quarter of that."},
+     .text = "The most memory that these take, of all jobs: the oldest goes first, of the largest "
+             "job of the user who has most. It is part of `limits.memory_bytes`, and set aside "
+             "when the daemon starts. 0: a quarter of that."},
 };
 
 static const struct config_key timeout_keys[] = {

@@ -53,6 +53,7 @@ int exchange_create(struct exchange **exchange, const struct exchange_options *o
         return ERR_MEMORY;
     }
     made->options = *options;
+    made->archived.limit = options->keep_bytes;
     made->peers = peers;
     made->stirred = stirred;
     slab_init(&made->sends, sizeof(struct exchange_send));
@@ -93,7 +94,7 @@ void exchange_totals(const struct exchange *exchange, struct exchange_totals *to
         .met_collectives = exchange->met_collectives,
         .dropped_messages = exchange->dropped_messages,
         .slots = exchange->slots,
-        .archived_bytes = exchange->archived_bytes,
+        .archived_bytes = exchange->archived.used,
         .archived_count = exchange->archived_count,
         .workers = exchange->workers,
     };

@@ -93,7 +93,7 @@ static struct exchange_job *exchange_job_allocate(struct exchange *exchange,
         here |= job->rank_nodes[i] == exchange->options.self;
     job->numbered = job->generation == 1;
     if (here && job->recovery)
-        job->archive = archive_join(exchange, from->lineage ? from->lineage : job->id);
+        job->archive = archive_join(exchange, from->user, from->lineage ? from->lineage : job->id);
     if (!job->share || !job->rank_nodes || !job->server_nodes || !job->server_weights ||
         !job->by_rank || !job->last_to_arrive || !job->waits.nodes) {
         exchange_job_free_arrays(job);

@@ -17,7 +17,7 @@ static void archived_free(struct exchange *exchange, struct archived *archived)
 {
     if (archived->archive) {
         archived->archive->bytes -= archived->bytes;
-        exchange->archived_bytes -= archived->bytes;
+        quota_give_back(&exchange->archived, archived->archive->user, archived->bytes);
     }
     free(archived->data);
     free(archived);
@@ -53,31 +53,37 @@ static void archived_drop(struct exchange *exchange, struct archived *archived)
         archived_free(exchange, archived);
 }
 
-/* Of the jobs the one that has most gives first. */
-static struct archive *archives_largest(const struct exchange *exchange)
+/* Of the user's jobs the one that has most gives first. NULL: none has anything to give. */
+static struct archive *archives_largest(const struct exchange *exchange, uint64_t user)
 {
     struct archive *largest = NULL;
     for (struct archive *it = exchange->archives; it; it = it->next) {
-        if (it->oldest && (!largest || it->bytes > largest->bytes))
+        if (it->user == user && it->oldest && (!largest || it->bytes > largest->bytes))
             largest = it;
     }
     return largest;
 }
 
-/* Whether there is room for so much more. */
-static bool archives_make_room(struct exchange *exchange, uint64_t bytes)
+/* Whether there is room for so much more of the user's. Of another who has more it is made, and
+ * otherwise of what he has himself. */
+static bool archives_make_room(struct exchange *exchange, uint64_t user, uint64_t bytes)
 {
-    uint64_t most = exchange->options.keep_bytes;
-    if (bytes > most)
+    const struct quota *quota = &exchange->archived;
+    if (bytes > quota->limit)
         return false;
     for (struct archive *it = exchange->archives; it; it = it->next) {
-        if (exchange->archived_bytes > most - bytes)
+        if (quota_is_short(quota, bytes))
             archive_free_spares(exchange, it);
     }
-    struct archive *largest;
-    while (exchange->archived_bytes > most - bytes && (largest = archives_largest(exchange)))
+    while (quota_is_short(quota, bytes)) {
+        struct archive *largest = archives_largest(exchange, quota_giver(quota, user, bytes));
+        if (!largest)
+            largest = archives_largest(exchange, user);
+        if (!largest)
+            return false;
         archived_drop(exchange, archive_take_oldest(exchange, largest));
-    return exchange->archived_bytes <= most - bytes;
+    }
+    return true;
 }
 
 static struct archived *archive_take_spare(struct archive *archive, uint64_t bytes)
@@ -115,18 +121,21 @@ static struct archived *archive_make(struct exchange *exchange, struct archive *
     struct archived *made = archive_take_spare(archive, bytes);
     if (made)
         return made;
-    made = archives_make_room(exchange, bytes) ? archived_create(bytes) : NULL;
-    if (!made)
+    bool taken = archives_make_room(exchange, archive->user, bytes) &&
+                 quota_take(&exchange->archived, archive->user, bytes) == 0;
+    made = taken ? archived_create(bytes) : NULL;
+    if (!made) {
+        quota_give_back(&exchange->archived, archive->user, taken ? bytes : 0);
         return NULL;
+    }
     made->archive = archive;
     archive->bytes += bytes;
-    exchange->archived_bytes += bytes;
     return made;
 }
 
 /* --- archives --------------------------------------------------------------------------------- */
 
-struct archive *archive_join(struct exchange *exchange, uint64_t lineage)
+struct archive *archive_join(struct exchange *exchange, uint32_t user, uint64_t lineage)
 {
     if (exchange->options.keep_steps == 0)
         return NULL;
@@ -137,6 +146,7 @@ struct archive *archive_join(struct exchange *exchange, uint64_t lineage)
         archive = calloc(1, sizeof(*archive));
         if (!archive)
             return NULL;
+        archive->user = user;
         archive->lineage = lineage;
         archive->next = exchange->archives;
         exchange->archives = archive;
@@ -181,6 +191,7 @@ void archives_clear(struct exchange *exchange)
 {
     while (exchange->archives)
         archive_free(exchange, exchange->archives);
+    quota_clear(&exchange->archived);
 }
 
 /* --- results ---------------------------------------------------------------------------------- */
@@ -372,6 +383,6 @@ void archives_check_invariants(const struct exchange *exchange)
         bytes += archive->bytes;
         count += listed;
     }
-    assert(bytes == exchange->archived_bytes && bytes <= exchange->options.keep_bytes);
+    assert(bytes == exchange->archived.used && bytes <= exchange->archived.limit);
     assert(count == exchange->archived_count);
 }

@@ -41,6 +41,7 @@ struct archived {
 /* Of one job, over its generations. */
 struct archive {
     struct archive *next;
+    uint32_t user;    /* whose it is, of whom it takes its part of the memory */
     uint64_t lineage; /* the id of the first */
     uint32_t jobs;    /* generations that are open here */
     uint64_t idle_ns; /* since when there is none */
@@ -52,7 +53,7 @@ struct archive {
 };
 
 /* The archive of the job, made if there is none; NULL: no memory, or nothing is kept. */
-struct archive *archive_join(struct exchange *exchange, uint64_t lineage);
+struct archive *archive_join(struct exchange *exchange, uint32_t user, uint64_t lineage);
 /* A generation has ended. over: not by a failure, so there will be no other. */
 void archive_leave(struct exchange *exchange, struct archive *archive, bool over);
 /* Those of which no generation has been open for long go. */

@@ -12,6 +12,7 @@
 #define SERVER_EXCHANGE_MODEL_MODEL_H
 
 #include "common/base/bits.h"
+#include "common/base/quota.h"
 #include "common/config/config.h"
 #include "common/format/layout.h"
 #include "common/format/route.h"
@@ -107,7 +108,7 @@ struct exchange {
     struct exchange_send unsent; /* handed out when there is no memory for a send; goes nowhere */
     uint64_t now_ns;             /* of the latest call that told it */
     struct archive *archives;    /* server/exchange/ground/archive.h */
-    uint64_t archived_bytes;     /* in all of them */
+    struct quota archived;       /* bytes in all of them, by user */
     uint64_t archived_count;
     uint64_t still_ns;      /* for so long the engine did not run though it had to */
     uint64_t link_ns;       /* of the latest tick that counted silence */

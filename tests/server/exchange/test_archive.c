@@ -219,6 +219,52 @@ START_TEST(test_jobs_share_the_bytes)
 }
 END_TEST
 
+static void open_of(struct fixture *fixture, uint32_t user, uint64_t job)
+{
+    fixture->options.user = user;
+    fixture->options.lineage = job;
+    ck_assert_int_eq(fixture_open_job(fixture, job), 0);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        ck_assert_int_eq(fixture_attach(fixture, job, rank), 0);
+}
+
+static void fail_job(struct fixture *fixture, uint64_t job)
+{
+    exchange_job_fail(fixture->exchange, job); /* what it has stays, for it may go on */
+    exchange_job_close(fixture->exchange, job);
+    fixture_run(fixture);
+}
+
+/* Memory for 120 results. One user has as much as there is while no other asks; then he has half,
+ * of however many jobs, and the other one may not have more either. */
+START_TEST(test_memory_is_shared_by_users)
+{
+    enum { RESULTS = 120, JOBS = 30, EACH = 20 };
+    struct fixture_options options = alone;
+    options.keep_steps = RESULTS;
+    options.keep_bytes = RESULTS * BYTES;
+    options.user = 1000;
+    struct fixture *fixture = fixture_create(&options);
+    for (uint32_t i = 0; i < RESULTS; i++)
+        add_up(fixture, i, COUNT, (float)i);
+    expect_kept(fixture, 0, RESULTS);
+    fail_job(fixture, FIXTURE_JOB);
+    for (uint64_t job = 500; job < 500 + JOBS; job++) {
+        open_of(fixture, 1001, job);
+        for (uint32_t i = 0; i < EACH; i++)
+            add_up(fixture, i, COUNT, (float)i);
+        fail_job(fixture, job);
+    }
+    ck_assert_uint_eq(quota_used(&fixture->exchange->archived, 1000), RESULTS / 2 * BYTES);
+    ck_assert_uint_eq(quota_used(&fixture->exchange->archived, 1001), RESULTS / 2 * BYTES);
+    /* The first goes on, and finds the half that it had last. */
+    fixture->options.generation = 2;
+    open_of(fixture, 1000, LINEAGE);
+    expect_kept(fixture, RESULTS / 2, RESULTS);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* --- generations ------------------------------------------------------------------------------ */
 
 static int number(struct fixture *fixture, uint32_t rank, uint64_t sequence, uint64_t number)
@@ -465,6 +511,7 @@ int main(void)
     tcase_add_loop_test(tests, test_where_nothing_is_kept, 0, 3);
     tcase_add_test(tests, test_bytes_bound);
     tcase_add_test(tests, test_jobs_share_the_bytes);
+    tcase_add_test(tests, test_memory_is_shared_by_users);
     tcase_add_test(tests, test_numbers_go_on);
     tcase_add_test(tests, test_numbers_that_cannot_be);
     tcase_add_loop_test(tests, test_how_long_it_lasts, 0, 2);
