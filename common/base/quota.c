@@ -49,21 +49,22 @@ int quota_check(const struct quota *quota, uint64_t user, uint64_t amount, struc
 {
     uint64_t used = quota_used(quota, user), most = quota_most(quota, user);
     if (quota_is_short(quota, amount) || amount > most || used > most - amount)
-        return quota_refuse(quota, user, error);
+        return quota_refuse(quota, user, amount, error);
     return 0;
 }
 
-int quota_refuse(const struct quota *quota, uint64_t user, struct error *error)
+int quota_refuse(const struct quota *quota, uint64_t user, uint64_t amount, struct error *error)
 {
     uint64_t used = quota_used(quota, user), most = quota_most(quota, user);
     const char *raise = quota->key ? ", or raise the limit" : "";
-    bool others = used < most; /* they have what he would have had */
-    return error_set(
-        error, ERR_MEMORY,
-        "there may be %" PRIu64 " %s on node %s (%s), %" PRIu64 " of them one user's: there are "
-        "%" PRIu64 ", and user %" PRIu64 " has %" PRIu64 "; end %s%s",
-        quota->limit, quota->what, quota->node, quota->key ? quota->key : "which is fixed", most,
-        quota->used, user, used, others ? "some of others, or wait" : "some of them first", raise);
+    bool others = amount <= most && used <= most - amount; /* they have what he would have had */
+    return error_set(error, ERR_MEMORY,
+                     "there may be %" PRIu64 " %s on node %s (%s), %" PRIu64 " of them one user's: "
+                     "there are %" PRIu64 ", user %" PRIu64 " has %" PRIu64 " and asks for %" PRIu64
+                     " more; end some%s%s",
+                     quota->limit, quota->what, quota->node,
+                     quota->key ? quota->key : "which is fixed", most, quota->used, user, used,
+                     amount, others ? " of others, or wait" : " of them first", raise);
 }
 
 uint64_t quota_giver(const struct quota *quota, uint64_t owner, uint64_t amount)

@@ -41,8 +41,8 @@ uint64_t quota_half(uint64_t limit);
 /* Of a user, whether he may have so much more for good. ERR_MEMORY: the text says whose how much
  * is, and what to do. */
 int quota_check(const struct quota *quota, uint64_t user, uint64_t amount, struct error *error);
-/* The same words, when there is no room for one more, and the user himself has most. */
-int quota_refuse(const struct quota *quota, uint64_t user, struct error *error);
+/* The same words, when there is no room for that, and the user himself has most. */
+int quota_refuse(const struct quota *quota, uint64_t user, uint64_t amount, struct error *error);
 
 /* Whether so much more is more than there is. */
 bool quota_is_short(const struct quota *quota, uint64_t amount);

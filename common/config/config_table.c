@@ -298,7 +298,7 @@ static const struct config_key limit_keys[] = {
      .text =
          "Chunk buffers that the groups of all jobs are promised and memory that ranks share for "
          "results, together. It must be enough for any one group of the roster. One user other "
-         "than root and the daemon's own may have three quarters of it, or one group's where that "
+         "than root and the daemon's own may have half of it, or one group's where that "
          "is more. Receives that closed groups have left posted come on top: at most 4 times "
          "`data.window_chunks` buffers for each peer; and 8 for each peer where `protect` is "
          "\"encrypt\"."},

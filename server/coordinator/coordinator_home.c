@@ -69,7 +69,7 @@ static int home_make_room(struct coordinator *c, uint32_t uid, struct error *err
     for (struct gathering *it = c->gatherings; it && giver != uid; it = it->hh.next)
         newest = it->uid == giver ? it : newest;
     if (!newest)
-        return quota_refuse(quota, uid, error);
+        return quota_refuse(quota, uid, 1, error);
     char text[ERROR_TEXT_BYTES];
     snprintf(text, sizeof(text),
              "job '%s' gives its place to a job of user %u: %" PRIu64

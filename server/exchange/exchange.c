@@ -77,6 +77,7 @@ void exchange_destroy(struct exchange *exchange)
     }
     assert(exchange->sends.in_use == 0 && exchange->kept.in_use == 0);
     archives_clear(exchange);
+    quota_clear(&exchange->promised);
     if (exchange->options.keep_steps > 0)
         buffer_pool_uncharge(exchange->options.pool, exchange->options.keep_bytes);
     slab_clear(&exchange->sends);

@@ -158,7 +158,7 @@ static int group_reserve(struct exchange_group *group, struct error *error)
     if (result != 0)
         return result;
     uint64_t bytes = buffer_pool_reserved_bytes(pool) - before;
-    result = share_promise(exchange, group->job->share, bytes, error);
+    result = share_promise(exchange, group->job->share, bytes, true, error);
     if (result != 0) {
         buffer_pool_unreserve(pool, wanted);
         return result;
@@ -192,7 +192,7 @@ static void group_unreserve(struct exchange_group *group)
         exchange->peers[node].session.promised -= group_copies_for(group, node);
     }
     buffer_pool_unreserve(exchange->options.pool, group->reserved);
-    share_return(group->job->share, group->reserved_bytes);
+    share_return(group->job->exchange, group->job->share, group->reserved_bytes);
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */

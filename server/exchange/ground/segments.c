@@ -24,14 +24,14 @@ int segments_open(struct exchange_group *group, struct exchange_segment *segment
     if (segment_find(group, segment->number))
         return error_set(error, ERR_STATE, "shared memory %" PRIu32 " is open already",
                          segment->number);
-    const struct exchange *exchange = group->job->exchange;
-    struct share *share = group->job->share;
-    int result = share_promise(exchange, share, segment->bytes, error);
+    struct exchange *exchange = group->job->exchange;
+    const struct share *share = group->job->share;
+    int result = share_promise(exchange, share, segment->bytes, false, error);
     if (result != 0)
         return result;
     result = buffer_pool_charge(exchange->options.pool, segment->bytes, error);
     if (result != 0) {
-        share_return(share, segment->bytes);
+        share_return(exchange, share, segment->bytes);
         return result;
     }
     segment->users = 0;
@@ -100,7 +100,7 @@ static void segment_release(struct exchange_group *group, struct exchange_segmen
         link = &(*link)->next;
     *link = segment->next;
     buffer_pool_uncharge(exchange->options.pool, segment->bytes);
-    share_return(group->job->share, segment->bytes);
+    share_return(group->job->exchange, group->job->share, segment->bytes);
     exchange->options.io.release_segment(exchange->options.io.context, segment);
 }
 

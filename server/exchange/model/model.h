@@ -108,6 +108,7 @@ struct exchange {
     struct exchange_send unsent; /* handed out when there is no memory for a send; goes nowhere */
     uint64_t now_ns;             /* of the latest call that told it */
     struct archive *archives;    /* server/exchange/ground/archive.h */
+    struct quota promised;       /* bytes of the pool, by user: share_promise */
     struct quota archived;       /* bytes in all of them, by user */
     uint64_t archived_count;
     uint64_t still_ns;      /* for so long the engine did not run though it had to */

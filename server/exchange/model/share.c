@@ -56,27 +56,27 @@ int share_check(const struct exchange_group *group, uint64_t bytes, struct error
                      share->user, options->node_names[options->self], options->kept_bytes);
 }
 
-int share_promise(const struct exchange *exchange, struct share *share, uint64_t bytes,
+int share_promise(struct exchange *exchange, const struct share *share, uint64_t bytes, bool any,
                   struct error *error)
 {
     const struct exchange_options *options = &exchange->options;
-    uint64_t limit = buffer_pool_limit_bytes(options->pool), most = SHARE_OF_MEMORY(limit);
-    bool limited = share->user != 0 && share->user != options->own_user;
-    if (limited && share->promised_bytes > 0 &&
-        (bytes > most || share->promised_bytes > most - bytes))
-        return error_set(error, ERR_MEMORY,
-                         "%" PRIu64 " bytes asked for, user %" PRIu32 " is promised %" PRIu64
-                         " already, and may be %" PRIu64
-                         ", three quarters of the limit limits.memory_bytes",
-                         bytes, share->user, share->promised_bytes, most);
-    share->promised_bytes += bytes;
+    struct quota *quota = &exchange->promised;
+    quota->what = "bytes of chunk buffers and shared memory";
+    quota->key = "limits.memory_bytes";
+    quota->node = options->node_names[options->self];
+    quota->limit = buffer_pool_limit_bytes(options->pool);
+    quota->own_user = options->own_user;
+    if (!(any && quota_used(quota, share->user) == 0) &&
+        quota_check(quota, share->user, bytes, error) != 0)
+        return ERR_MEMORY;
+    if (quota_take(quota, share->user, bytes) != 0)
+        return error_set(error, ERR_MEMORY, "no memory for a user");
     return 0;
 }
 
-void share_return(struct share *share, uint64_t bytes)
+void share_return(struct exchange *exchange, const struct share *share, uint64_t bytes)
 {
-    assert(bytes <= share->promised_bytes);
-    share->promised_bytes -= bytes;
+    quota_give_back(&exchange->promised, share->user, bytes);
 }
 
 void group_mark_dirty(struct exchange_group *group)

@@ -8,15 +8,12 @@
 
 #include "server/exchange/model/model.h"
 
-#define SHARE_OF_MEMORY(bytes) ((bytes) / 4 * 3)
-
 /* The jobs of one user on this node. */
 struct share {
     struct share *next, *prev; /* of the exchange */
     uint32_t user;
     uint32_t jobs;
     uint64_t kept_bytes;                   /* what their requests take, chunks and all */
-    uint64_t promised_bytes;               /* of the pool: chunk buffers, segments */
     struct exchange_group *dirty;          /* oldest first */
     struct share *next_dirty, *prev_dirty; /* while there are such; whose turn is next, first */
 };
@@ -32,12 +29,11 @@ void share_let_go(struct exchange_group *group, uint64_t bytes);
 /* Whether the user may have so much more: 0, ERR_MEMORY. */
 int share_check(const struct exchange_group *group, uint64_t bytes, struct error *error);
 
-/* Memory of the pool, to be asked for as well. The first that a user asks for may be all of it;
- * with more he may have SHARE_OF_MEMORY at most, so that others get in. Root and the daemon's own
- * user may have all. ERR_MEMORY. */
-int share_promise(const struct exchange *exchange, struct share *share, uint64_t bytes,
+/* Memory of the pool, to be asked for as well: half of it at most. `any`: where the user has none
+ * it may be all, for any one group of the roster is to have room. ERR_MEMORY. */
+int share_promise(struct exchange *exchange, const struct share *share, uint64_t bytes, bool any,
                   struct error *error);
-void share_return(struct share *share, uint64_t bytes);
+void share_return(struct exchange *exchange, const struct share *share, uint64_t bytes);
 
 /* Put the group on the list of those that exchange_run pumps, or take it off. */
 void group_mark_dirty(struct exchange_group *group);

@@ -50,16 +50,18 @@ START_TEST(a_refusal_says_which_whose_and_what_to_do)
     start(4);
     quota_take(&quota, 1000, 2);
     ck_assert_int_eq(quota_check(&quota, 1000, 1, &error), ERR_MEMORY);
-    ck_assert_str_eq(error.text,
-                     "there may be 4 jobs on node a (limits.jobs), 2 of them one user's: there are "
-                     "2, and user 1000 has 2; end some of them first, or raise the limit");
+    ck_assert_str_eq(
+        error.text,
+        "there may be 4 jobs on node a (limits.jobs), 2 of them one user's: there are "
+        "2, user 1000 has 2 and asks for 1 more; end some of them first, or raise the limit");
     quota_take(&quota, 1001, 2);
     ck_assert_int_eq(quota_check(&quota, 1002, 1, &error), ERR_MEMORY);
-    ck_assert_str_eq(error.text,
-                     "there may be 4 jobs on node a (limits.jobs), 2 of them one user's: there are "
-                     "4, and user 1002 has 0; end some of others, or wait, or raise the limit");
+    ck_assert_str_eq(
+        error.text,
+        "there may be 4 jobs on node a (limits.jobs), 2 of them one user's: there are "
+        "4, user 1002 has 0 and asks for 1 more; end some of others, or wait, or raise the limit");
     quota.key = NULL;
-    ck_assert_int_eq(quota_refuse(&quota, 1000, &error), ERR_MEMORY);
+    ck_assert_int_eq(quota_refuse(&quota, 1000, 1, &error), ERR_MEMORY);
     ck_assert_ptr_null(strstr(error.text, "raise"));
 }
 END_TEST

@@ -402,7 +402,7 @@ static void over_the_limit(struct library_rank *self)
     library_meet(self);
     const uint8_t *first = share(world, 20 * MIB);
     library_meet(self); /* both have it */
-    refused(world, 13 * MIB, "13631488 bytes asked for, 20971520 bytes already promised");
+    refused(world, 13 * MIB, " has 20971520 and asks for 13631488 more; end some of them first");
     library_meet(self);
     GOOD(shoal_shared_free(world, first));
     ck_assert(cluster_wait_status(cluster, 0, nothing_reserved, CLUSTER_PATIENCE_MS));

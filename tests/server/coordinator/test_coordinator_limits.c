@@ -54,8 +54,8 @@ START_TEST(test_gatherings)
     ck_assert_uint_eq(gathering_of(GREEDY), 4);
     ck_assert_int_eq(greedy[3]->state, CLIENT_JOINING);
     network_assert_text(greedy[4], "there may be 4 jobs that gather their ranks on node b "
-                                   "(limits.jobs), 2 of them one user's: there are 4, and user "
-                                   "1000 has 4; end some of them first");
+                                   "(limits.jobs), 2 of them one user's: there are 4, user 1000 "
+                                   "has 4 and asks for 1 more; end some of them first");
     struct network_worker *first = come(OTHER, 1, 2), *second = come(OTHER, 0, 2);
     ck_assert_int_eq(first->state, CLIENT_JOINING);
     ck_assert_int_eq(second->state, CLIENT_JOINING);
@@ -65,7 +65,7 @@ START_TEST(test_gatherings)
                                    "ranks at node b (limits.jobs), and user 1000 has most");
     network_assert_text(greedy[3], "gives its place");
     ck_assert_int_eq(greedy[3]->failure.code, ERR_MEMORY);
-    network_assert_text(come(OTHER, 0, 2), "user 1001 has 2; end some");
+    network_assert_text(come(OTHER, 0, 2), "user 1001 has 2 and asks for 1 more; end some of them");
     ck_assert_int_eq(come(THIRD, 0, 2)->state, CLIENT_JOINING);
     ck_assert_uint_eq(gathering_of(GREEDY) + gathering_of(OTHER), 3);
     ck_assert_uint_eq(gathering_of(THIRD), 1);
@@ -109,11 +109,13 @@ START_TEST(test_jobs)
         ck_assert_int_eq(come(GREEDY, 1, 1)->state, CLIENT_JOINED);
     network_assert_text(come(GREEDY, 1, 1),
                         "there may be 4 jobs on node b (limits.jobs), 2 of them one user's: there "
-                        "are 2, and user 1000 has 2; end some of them first, or raise the limit");
+                        "are 2, user 1000 has 2 and asks for 1 more; end some of them first, or "
+                        "raise the limit");
     struct network_worker *last = NULL;
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq((last = come(OTHER, 1, 1))->state, CLIENT_JOINED);
-    network_assert_text(come(THIRD, 1, 1), "user 1002 has 0; end some of others, or wait");
+    network_assert_text(come(THIRD, 1, 1),
+                        "user 1002 has 0 and asks for 1 more; end some of others, or wait");
     network_leave(network, last);
     network_settle(network);
     ck_assert_int_eq(come(THIRD, 1, 1)->state, CLIENT_JOINED);
@@ -125,7 +127,7 @@ START_TEST(test_jobs_of_root)
 {
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(come(0, 1, 1)->state, CLIENT_JOINED);
-    network_assert_text(come(0, 1, 1), "4 of them one user's: there are 4, and user 0 has 4");
+    network_assert_text(come(0, 1, 1), "4 of them one user's: there are 4, user 0 has 4");
 }
 END_TEST
 
@@ -160,7 +162,7 @@ START_TEST(test_workers)
     ck_assert_int_eq(three[1]->state, CLIENT_JOINING);
     network_assert_text(three[2],
                         "there may be 4 workers on node a (limits.workers), 2 of them one "
-                        "user's: there are 2, and user 1000 has 2; end some of them");
+                        "user's: there are 2, user 1000 has 2 and asks for 1 more; end some");
     ck_assert_int_eq(come(OTHER, 0, 1)->state, CLIENT_JOINED);
     ck_assert_int_eq(come(OTHER, 0, 1)->state, CLIENT_JOINED);
     network_assert_text(come(0, 0, 1), "there may be 4 workers on node a (limits.workers)");

@@ -386,10 +386,32 @@ START_TEST(the_limit_is_the_buffers)
     ck_assert_int_eq(open_it(fixture, &shared[1], 7, 1), ERR_STATE); /* no such group */
     ck_assert_int_eq(open_it(fixture, &shared[1], 0, 1), 0);
     ck_assert_int_eq(open_it(fixture, &shared[2], 0, 2), ERR_MEMORY);
-    ck_assert_ptr_nonnull(strstr(fixture->error.text, "4096 bytes asked for, 8192 bytes already"));
+    ck_assert_ptr_nonnull(strstr(fixture->error.text, "user 0 has 8192 and asks for 4096 more"));
     close_it(fixture, 0);
     ck_assert_int_eq(open_it(fixture, &shared[2], 0, 2), 0);
     ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 2 * SEGMENT_BYTES);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Not even the first piece may be more than half: no group of the roster needs it. */
+START_TEST(a_user_leaves_half_for_others)
+{
+    struct fixture_options options = {
+        .nodes = 1, .ranks = 2, .weights = {1}, .buffers = 30, .user = 1000};
+    struct fixture *fixture = fixture_create(&options);
+    uint64_t limit = buffer_pool_limit_bytes(fixture->pool);
+    struct shared shared[2];
+    ck_assert_int_eq(open_it(fixture, &shared[0], 0, 0), 0);
+    ck_assert_int_eq(open_it(fixture, &shared[1], 0, 1), ERR_MEMORY);
+    ck_assert_ptr_nonnull(strstr(fixture->error.text, "user 1000 has 4096 and asks for 4096 more; "
+                                                      "end some of them first"));
+    close_it(fixture, 0);
+    shared[1] = (struct shared){.it = {.number = 1, .base = shared[1].memory}};
+    shared[1].it.bytes = limit / 2 + 1;
+    ck_assert_int_eq(
+        exchange_segment_open(fixture->exchange, FIXTURE_JOB, 0, &shared[1].it, &fixture->error),
+        ERR_MEMORY);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -411,6 +433,7 @@ int main(void)
     tcase_add_test(cases, what_met_is_counted);
     tcase_add_test(cases, a_place_too_small_for_counts);
     tcase_add_test(cases, the_limit_is_the_buffers);
+    tcase_add_test(cases, a_user_leaves_half_for_others);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }
