@@ -62,7 +62,7 @@ server/control          ground < stream < users peers < control_why < control_ad
 server/control/ground   control_internal control_options < control_ground control_engine control_turn control_watch
 server/control/stream   control_listener control_segment control_closer control_wire
                  control_descriptors < control_account < control_stream_out < control_stream
-server/control/users    control_http control_worker < admin admin_trace
+server/control/users    control_visitor control_worker < control_http < admin admin_trace
 server/control/peers    control_source control_peer < control_handshake < control_connect
 """
 

@@ -16,6 +16,7 @@
 #include "common/auth/tls.h"
 #include "common/base/clock.h"
 #include "common/base/hash.h"
+#include "common/base/quota.h"
 #include "common/log/log_throttle.h"
 #include "common/text/line_reader.h"
 #include "server/control/ground/control_options.h"
@@ -112,7 +113,11 @@ bool control_descriptors_wait(struct control *control, uint64_t now_ns);
 /* Take the connections on the Unix socket that wait, one after the other, for `refuse` to close. */
 void control_descriptors_refuse(struct control *control, void (*refuse)(struct control *, int fd));
 
-/* --- control_http.c, documents over HTTP: may call the listener, descriptors */
+/* --- control_visitor.c: may call none of these */
+/* Who is at the other end of an accepted connection, for a quota: a user, or an address. */
+uint64_t control_visitor(int fd, const struct sockaddr *from);
+
+/* --- control_http.c, documents over HTTP: may call the listener, descriptors, visitors */
 struct control_http;
 struct control_http_document {
     const char *path, *content_type; /* constants */

@@ -1,7 +1,7 @@
 /* Some documents over HTTP, for whoever reaches the port. libevent's own server has no limit of
  * connections, and each byte restarts its clock; here a connection has a deadline for all that it
- * does, the oldest gives way where there are too many, and a document is made for many clients at
- * once. A request is answered with HTTP/1.0: one for each connection. */
+ * does, where there are too many whoever has most gives way, and a document is made for many
+ * clients at once. A request is answered with HTTP/1.0: one for each connection. */
 #include <assert.h>
 #include <errno.h>
 #include <event2/bufferevent.h>
@@ -9,10 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/auth/auth.h"
 #include "common/text/http_request.h"
 #include "server/control/ground/control_internal.h"
 
-#define CONNECTIONS 16
+#define CONNECTIONS_MAX 16u
 #define DEADLINE_S 5
 #define ACCEPTED_AT_ONCE 4
 #define DOCUMENT_NS (100 * NS_PER_MS) /* a document is given out for so long */
@@ -30,6 +31,7 @@
 
 struct http_connection {
     struct control_http *http;
+    uint64_t owner; /* who asks */
     struct bufferevent *stream;
     struct event *timer; /* for all of it */
     bool answered;
@@ -49,7 +51,7 @@ struct control_http {
     int fd;
     struct event *listener;
     struct http_connection *connections; /* the oldest first */
-    uint32_t count;
+    struct quota places;                 /* of the connections, by who asks */
     struct http_copy copies[CONTROL_HTTP_DOCUMENTS];
 };
 
@@ -57,7 +59,7 @@ static void http_connection_free(struct http_connection *connection)
 {
     struct control_http *http = connection->http;
     DL_DELETE(http->connections, connection);
-    http->count--;
+    quota_give_back(&http->places, connection->owner, 1);
     if (connection->timer)
         event_free(connection->timer);
     bufferevent_free(connection->stream);
@@ -181,24 +183,57 @@ static void http_on_end(struct bufferevent *stream, short what, void *argument)
     bufferevent_disable(stream, EV_READ);
 }
 
-static void http_take(struct control_http *http, int fd)
+/* One of the connections, whoever has it. False: it is the one that comes. */
+static bool http_drop_any(struct control_http *http)
+{
+    uint64_t nth;
+    auth_random(&nth, sizeof(nth));
+    nth %= http->places.used + 1;
+    struct http_connection *connection = http->connections;
+    while (connection && nth-- > 0)
+        connection = connection->next;
+    if (connection)
+        http_connection_free(connection);
+    return connection;
+}
+
+/* The oldest of who has most gives way. Where nobody has more than one, and the owner none, chance
+ * decides: so who holds a place, or comes often, has no advantage over who needs one for a moment
+ * and is far away. False: there is none for the owner. */
+static bool http_make_room(struct control_http *http, uint64_t owner)
+{
+    if (!quota_is_short(&http->places, 1))
+        return true;
+    uint64_t giver = quota_giver(&http->places, owner, 1);
+    struct http_connection *oldest = http->connections;
+    while (oldest && oldest->owner != giver)
+        oldest = oldest->next;
+    if (!oldest)
+        return http_drop_any(http);
+    http_connection_free(oldest);
+    return true;
+}
+
+static void http_take(struct control_http *http, int fd, uint64_t owner)
 {
     static const struct timeval limit = {DEADLINE_S, 0};
     struct event_base *base = http->options.base;
-    struct http_connection *connection = calloc(1, sizeof(*connection));
+    bool room = http_make_room(http, owner) && quota_take(&http->places, owner, 1) == 0;
+    struct http_connection *connection = room ? calloc(1, sizeof(*connection)) : NULL;
     struct bufferevent *stream =
         connection ? bufferevent_socket_new(base, fd, BEV_OPT_CLOSE_ON_FREE) : NULL;
     if (!stream) {
+        quota_give_back(&http->places, owner, room);
         free(connection);
         close(fd);
         return;
     }
     connection->http = http;
+    connection->owner = owner;
     connection->stream = stream;
     /* Here and in control_http_free: takes the first of a list of several for its only one.
      * NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
     DL_APPEND(http->connections, connection);
-    http->count++;
     connection->timer = evtimer_new(base, http_on_deadline, connection);
     bufferevent_setcb(stream, http_on_read, http_on_written, http_on_end, connection);
     /* More than a request is not read in. */
@@ -206,8 +241,6 @@ static void http_take(struct control_http *http, int fd)
     if (!connection->timer || evtimer_add(connection->timer, &limit) < 0 ||
         bufferevent_enable(stream, EV_READ | EV_WRITE) < 0)
         http_connection_free(connection);
-    else if (http->count > CONNECTIONS)
-        http_connection_free(http->connections); /* whoever has something to ask is quick */
 }
 
 static void http_on_accept(evutil_socket_t listening, short what, void *argument)
@@ -215,13 +248,16 @@ static void http_on_accept(evutil_socket_t listening, short what, void *argument
     (void)what;
     struct control_http *http = argument;
     for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
-        int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        struct sockaddr_storage from = {0};
+        socklen_t length = sizeof(from);
+        int fd =
+            accept4(listening, (struct sockaddr *)&from, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0 && control_descriptor_is_kept(http->options.control, fd)) {
             close(fd);
             continue;
         }
         if (fd >= 0) {
-            http_take(http, fd);
+            http_take(http, fd, control_visitor(fd, (const struct sockaddr *)&from));
             continue;
         }
         /* It would be tried again at once and for ever. */
@@ -245,6 +281,7 @@ int control_http_create(struct control_http **created, const struct control_http
     if (!http)
         return error_set(error, ERR_MEMORY, "no memory");
     http->options = *options;
+    http->places.limit = CONNECTIONS_MAX;
     http->fd = -1;
     int result = control_listen_address(address, port, &http->fd, error);
     if (result == 0) {
@@ -267,6 +304,7 @@ void control_http_free(struct control_http *http)
         return;
     while (http->connections)
         http_connection_free(http->connections); /* NOLINT(clang-analyzer-unix.Malloc) */
+    quota_clear(&http->places);
     if (http->listener)
         event_free(http->listener);
     if (http->fd >= 0)

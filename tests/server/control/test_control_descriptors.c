@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -321,6 +322,42 @@ START_TEST(test_silent_crowd)
 }
 END_TEST
 
+static int open_http_as(uint32_t uid, uint16_t port)
+{
+    ck_assert_int_eq(syscall(SYS_setresuid, -1, uid, -1), 0);
+    int fd = open_http(port);
+    ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
+    return fd;
+}
+
+/* One user has all places, and takes each that another gets, as long as nobody else asks. */
+START_TEST(test_crowd_of_one_user)
+{
+    enum { GREEDY = 4242, SLOW = 4243, PLACES = 16 };
+    if (geteuid() != 0) {
+        suite_skip("crowd_of_one_user", "needs root to become two users");
+        return;
+    }
+    uint16_t port = start_metrics();
+    int crowd[CROWD], slow[PLACES / 2], more = 0;
+    for (int i = 0; i < PLACES; i++)
+        crowd[i] = open_http_as(GREEDY, port);
+    ck_assert(!has_ended(crowd[0], 100)); /* all of them */
+    for (int i = 0; i < PLACES / 2; i++) {
+        slow[i] = open_http_as(SLOW, port);
+        for (int j = 0; j < 3; j++)
+            crowd[PLACES + more++] = open_http_as(GREEDY, port);
+    }
+    ck_assert_int_le(PLACES + more, CROWD);
+    for (int i = 0; i < PLACES / 2; i++) {
+        get_metrics(slow[i]);
+        close(slow[i]);
+    }
+    for (int i = 0; i < PLACES + more; i++)
+        close(crowd[i]);
+}
+END_TEST
+
 /* A byte now and then gives a connection no more time. */
 START_TEST(test_trickle)
 {
@@ -503,6 +540,7 @@ int main(void)
     tcase_set_timeout(metrics, 60);
     tcase_add_checked_fixture(metrics, setup, teardown);
     tcase_add_test(metrics, test_silent_crowd);
+    tcase_add_test(metrics, test_crowd_of_one_user);
     tcase_add_test(metrics, test_trickle);
     tcase_add_test(metrics, test_requests);
     tcase_add_test(metrics, test_page);
