@@ -12,7 +12,9 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "common/auth/auth.h"
 #include "common/base/clock.h"
+#include "common/base/quota.h"
 #include "common/log/log_throttle.h"
 #include "common/text/number_text.h"
 
@@ -41,6 +43,7 @@
 /* An accepted connection that is no peer's. */
 struct port_stranger {
     uint64_t cookie; /* the kernel's number of the socket */
+    uint64_t owner;  /* of a quota: by its address */
     uint64_t since_ns;
     int fd;
     bool seen;  /* in this scan */
@@ -196,7 +199,8 @@ void port_expect(struct port *port, bool expected, uint64_t now_ns)
 /* --- strangers */
 
 /* Once more in this scan, or for the first time. */
-static void port_stranger_seen(struct port *port, int fd, uint64_t cookie, uint64_t now_ns)
+static void port_stranger_seen(struct port *port, int fd, uint64_t cookie,
+                               const struct sockaddr_storage *remote, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < port->count; i++) {
         struct port_stranger *stranger = &port->strangers[i];
@@ -216,7 +220,11 @@ static void port_stranger_seen(struct port *port, int fd, uint64_t cookie, uint6
         port->room = room;
     }
     port->strangers[port->count++] =
-        (struct port_stranger){.cookie = cookie, .since_ns = now_ns, .fd = fd, .seen = true};
+        (struct port_stranger){.cookie = cookie,
+                               .owner = quota_owner_of((const struct sockaddr *)remote),
+                               .since_ns = now_ns,
+                               .fd = fd,
+                               .seen = true};
 }
 
 static void port_stranger_end(struct port *port, struct port_stranger *stranger, uint64_t now_ns,
@@ -236,7 +244,43 @@ static void port_stranger_end(struct port *port, struct port_stranger *stranger,
     stranger->ended_ns = now_ns;
 }
 
-/* Forget those that are closed, end those that are too old, and the oldest of too many. */
+/* The oldest of the address that has most. Where none has more than one, chance decides. */
+static struct port_stranger *port_pick(struct port *port, const struct quota *places)
+{
+    uint64_t giver = quota_giver(places, UINT64_MAX, 0), nth = 0;
+    bool any = quota_used(places, giver) <= 1;
+    if (any)
+        auth_random(&nth, sizeof(nth));
+    nth %= places->used;
+    for (uint32_t i = 0; i < port->count; i++) {
+        struct port_stranger *stranger = &port->strangers[i];
+        if (stranger->ended || (!any && stranger->owner != giver))
+            continue;
+        if (!any || nth-- == 0)
+            return stranger;
+    }
+    return NULL;
+}
+
+/* They stand in the order in which they came. Returns how many are left. */
+static uint32_t port_thin_out(struct port *port, uint64_t now_ns)
+{
+    struct quota places = {.limit = port->limit};
+    struct port_stranger *stranger;
+    for (uint32_t i = 0; i < port->count; i++) {
+        if (!port->strangers[i].ended && quota_take(&places, port->strangers[i].owner, 1) != 0)
+            port_stranger_end(port, &port->strangers[i], now_ns, "there is no memory for it");
+    }
+    while (places.used > places.limit && (stranger = port_pick(port, &places))) {
+        port_stranger_end(port, stranger, now_ns, "too many say nothing");
+        quota_give_back(&places, stranger->owner, 1);
+    }
+    uint32_t left = (uint32_t)places.used;
+    quota_clear(&places);
+    return left;
+}
+
+/* Forget those that are closed, end those that are too old, and some of too many. */
 static uint32_t port_judge(struct port *port, uint64_t now_ns)
 {
     uint32_t kept = 0, silent = 0;
@@ -255,14 +299,7 @@ static uint32_t port_judge(struct port *port, uint64_t now_ns)
         port->strangers[kept++] = stranger;
     }
     port->count = kept;
-    /* They stand in the order in which they came. */
-    for (uint32_t i = 0; i < kept && silent > port->limit; i++) {
-        if (port->strangers[i].ended)
-            continue;
-        port_stranger_end(port, &port->strangers[i], now_ns, "too many say nothing");
-        silent--;
-    }
-    return silent;
+    return silent > port->limit ? port_thin_out(port, now_ns) : silent;
 }
 
 /* How many strangers there are. */
@@ -280,7 +317,7 @@ static uint32_t port_scan(struct port *port, uint64_t now_ns, port_owned *owned,
             getpeername(fd, (struct sockaddr *)&remote, &remote_bytes) == 0 &&
             getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &cookie_bytes) == 0 &&
             !owned(context, &remote))
-            port_stranger_seen(port, fd, cookie, now_ns);
+            port_stranger_seen(port, fd, cookie, &remote, now_ns);
     }
     return port_judge(port, now_ns);
 }

@@ -5,11 +5,14 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -358,6 +361,77 @@ START_TEST(oldest_of_too_many_go)
 }
 END_TEST
 
+static struct sockaddr_in host(uint32_t number)
+{
+    return (struct sockaddr_in){.sin_family = AF_INET,
+                                .sin_addr.s_addr = htonl(0x0a000000u + number)}; /* 10.0.0.x */
+}
+
+/* A network with some hosts, all of which are this one. False: it takes root. */
+static bool hosts_make(uint32_t count)
+{
+    struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    if (unshare(CLONE_NEWNET) < 0)
+        return false;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool made = fd >= 0 && ioctl(fd, SIOCSIFFLAGS, &request) == 0;
+    for (uint32_t i = 1; made && i <= count; i++) {
+        struct sockaddr_in own = host(i);
+        snprintf(request.ifr_name, sizeof(request.ifr_name), "lo:%u", i);
+        memcpy(&request.ifr_addr, &own, sizeof(own));
+        made = ioctl(fd, SIOCSIFADDR, &request) == 0;
+    }
+    close(fd);
+    return made;
+}
+
+static int begin_connection_from(uint32_t number)
+{
+    struct sockaddr_in own = host(number);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&own, sizeof(own)), 0);
+    int result = connect(fd, (struct sockaddr *)&address, sizeof(address));
+    ck_assert(result == 0 || errno == EINPROGRESS);
+    return fd;
+}
+
+/* One host makes connections without end. Another's, which is older than all that are there, stays.
+ * With many hosts that have one each, the one who comes last may stay, and may not. */
+START_TEST(a_host_takes_no_places_of_others)
+{
+    enum { HOSTS = 60, GREEDY = HOSTS, SLOW = 1 };
+    int clients[HOSTS + CROWD], count = 0, kept = 0;
+    if (!hosts_make(HOSTS)) {
+        suite_skip("a_host_takes_no_places_of_others", "needs root for a network of its own");
+        return;
+    }
+    teardown();
+    listen_on(AF_INET, false);
+    port = port_open(&address, LIMIT, true, &silent);
+    port_expect(port, true, START_NS);
+    clients[count++] = begin_connection_from(SLOW);
+    take_connection(clients[0]);
+    for (int i = 0; i < CROWD; i++) {
+        clients[count] = begin_connection_from(GREEDY);
+        take_connection(clients[count++]);
+        port_look(port, START_NS + (uint64_t)i * SCAN_NS, owned, NULL);
+    }
+    ck_assert(!is_ended(clients[0]));
+    for (int i = 1; i < count; i++)
+        kept += !is_ended(clients[i]);
+    ck_assert_int_eq(kept, LIMIT - 1);
+    int late = count, stayed = 0;
+    for (int i = 0; i < HOSTS - 2; i++) {
+        clients[count] = begin_connection_from(2 + (uint32_t)i);
+        take_connection(clients[count++]);
+        port_look(port, START_NS + (uint64_t)(CROWD + i) * SCAN_NS, owned, NULL);
+        stayed += !is_ended(clients[count - 1]);
+    }
+    ck_assert_int_gt(stayed, 0);
+    ck_assert_int_lt(stayed, count - late);
+}
+END_TEST
+
 /* Hundreds in one round of a scan: it does not wait for its time. */
 START_TEST(crowds_are_seen_early)
 {
@@ -460,6 +534,7 @@ int main(void)
     tcase_add_test(strangers, silent_ones_have_a_deadline);
     tcase_add_test(strangers, forgotten_ones_are_closed);
     tcase_add_test(strangers, oldest_of_too_many_go);
+    tcase_add_test(strangers, a_host_takes_no_places_of_others);
     tcase_add_test(strangers, crowds_are_seen_early);
     tcase_add_test(strangers, turned_away_without_descriptors);
     tcase_add_test(strangers, addresses_compared);
