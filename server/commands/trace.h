@@ -51,6 +51,7 @@ enum trace_end { TRACE_END_ASKED, TRACE_END_JOB_FAILED, TRACE_END_JOB_CLOSED };
 struct trace {
     uint32_t number; /* whoever asked for it tells it from others by this */
     uint64_t job;
+    bool ending;                 /* when what workers have told by now has been read */
     uint64_t began_ns, ended_ns; /* CLOCK_MONOTONIC */
     enum trace_end end;
     uint64_t dropped; /* records for which there was no room */

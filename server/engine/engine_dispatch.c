@@ -204,7 +204,8 @@ static void dispatch_worker_detach(struct engine *engine, uint64_t job, uint32_t
 static void dispatch_trace_start(struct engine *engine, struct trace *trace)
 {
     struct error error = {0};
-    engine_stop_trace_now(engine); /* nobody waits for the rest of one that was to end */
+    engine_stop_trace_now(engine,
+                          trace->job); /* nobody waits for the rest of one that was to end */
     if (exchange_trace_start(engine->exchange, trace, &error) == 0)
         return;
     struct engine_event *event = engine_event_create(ENGINE_TRACED);

@@ -133,9 +133,7 @@ struct engine {
     struct engine_worker *workers;
     struct engine_share *shares;
     uint32_t leaving;      /* workers that are */
-    uint32_t trace_unread; /* workers whose part of a trace is not complete */
-    uint32_t trace_number; /* of that trace */
-    bool trace_stops;      /* when they are read */
+    uint32_t trace_unread; /* workers whose part of a trace that is to end is not complete */
     struct engine_worker *to_ring;
     uint64_t *moving;           /* a bit for each peer: some may be, or its sealing or opening */
     uint32_t unsendable;        /* peers with `unsendable` set */
@@ -297,10 +295,10 @@ void engine_fail_worker(struct engine *engine, struct engine_worker *worker,
 bool engine_read_workers(struct engine *engine, uint64_t now_ns);
 /* Detach the worker when what lies in its ring now has been read. */
 void engine_leave(struct engine *engine, struct engine_worker *worker);
-/* End the trace when what lies in the rings of its job now has been read; or at once, if that was
- * asked for. */
+/* End the trace when what lies in the rings of its job now has been read; or that of the job at
+ * once, if that was asked for. */
 void engine_stop_trace(struct engine *engine, uint32_t number);
-void engine_stop_trace_now(struct engine *engine);
+void engine_stop_trace_now(struct engine *engine, uint64_t job);
 void engine_check_trace(struct engine *engine);
 
 /* --- engine_dispatch.c: may call engine_rings.c and what is below it */

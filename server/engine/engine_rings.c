@@ -118,36 +118,40 @@ void engine_leave(struct engine *engine, struct engine_worker *worker)
 
 void engine_stop_trace(struct engine *engine, uint32_t number)
 {
-    uint64_t job = exchange_traced_job(engine->exchange, number);
-    if (job == 0 || engine->trace_stops)
-        return;
-    engine->trace_stops = true;
-    engine->trace_number = number;
+    uint64_t job = exchange_trace_ends(engine->exchange, number);
     struct engine_slice slice = {0};
-    for (struct engine_worker *it = engine->workers; it; it = it->next) {
-        if (it->job != job || it->trace_unread)
+    for (struct engine_worker *it = job ? engine->workers : NULL; it; it = it->next) {
+        if (it->job != job)
             continue;
+        engine->trace_unread += !it->trace_unread;
         it->trace_unread = true;
         it->trace_index = rings_end(it);
-        engine->trace_unread++;
         rings_read_worker(engine, it, clock_now_ns(), &slice);
     }
     engine_check_trace(engine);
 }
 
-void engine_check_trace(struct engine *engine)
+static bool rings_are_read(void *context, uint64_t job)
 {
-    if (engine->trace_stops && engine->trace_unread == 0)
-        engine_stop_trace_now(engine);
+    const struct engine *engine = context;
+    const struct engine_worker *it = engine->trace_unread > 0 ? engine->workers : NULL;
+    while (it && !(it->job == job && it->trace_unread))
+        it = it->next;
+    return !it;
 }
 
-void engine_stop_trace_now(struct engine *engine)
+void engine_check_trace(struct engine *engine)
 {
-    if (!engine->trace_stops)
-        return;
-    engine->trace_stops = false;
-    for (struct engine_worker *it = engine->workers; it; it = it->next)
+    exchange_traces_settle(engine->exchange, rings_are_read, engine);
+}
+
+void engine_stop_trace_now(struct engine *engine, uint64_t job)
+{
+    for (struct engine_worker *it = engine->workers; it; it = it->next) {
+        if (it->job != job || !it->trace_unread)
+            continue;
         it->trace_unread = false;
-    engine->trace_unread = 0;
-    exchange_trace_stop(engine->exchange, engine->trace_number, TRACE_END_ASKED);
+        engine->trace_unread--;
+    }
+    engine_check_trace(engine);
 }

@@ -20,31 +20,58 @@ int exchange_trace_start(struct exchange *exchange, struct trace *trace, struct 
 {
     struct exchange_job *job = exchange_job_find(exchange, trace->job);
     assert(exchange->options.io.now_ns);
-    if (exchange->traced)
-        return error_set(error, ERR_STATE, "another job is traced");
     if (!job || job->failed)
         return error_set(error, ERR_STATE, "job %016" PRIx64 " is not open", trace->job);
+    if (job->trace)
+        return error_set(error, ERR_STATE, "job %016" PRIx64 " is traced already", trace->job);
     trace->began_ns = recorder_now_ns(exchange);
-    exchange->traced = job;
     job->trace = trace;
     exchange_trace_tell_workers(job, true);
     return 0;
 }
 
-uint64_t exchange_traced_job(const struct exchange *exchange, uint32_t number)
+static struct exchange_job *exchange_traced(const struct exchange *exchange, uint32_t number)
 {
-    const struct exchange_job *job = exchange->traced;
-    return job && job->trace->number == number ? job->id : 0;
+    struct exchange_job *job = exchange->jobs;
+    while (job && !(job->trace && job->trace->number == number))
+        job = job->next;
+    return job;
+}
+
+uint64_t exchange_trace_ends(struct exchange *exchange, uint32_t number)
+{
+    const struct exchange_job *job = exchange_traced(exchange, number);
+    if (!job || job->trace->ending)
+        return 0;
+    job->trace->ending = true;
+    exchange->traces_ending++;
+    return job->id;
+}
+
+void exchange_traces_settle(struct exchange *exchange, bool (*is_read)(void *context, uint64_t job),
+                            void *context)
+{
+    for (struct exchange_job *job = exchange->jobs; job && exchange->traces_ending > 0;
+         job = job->next) {
+        if (job->trace && job->trace->ending && is_read(context, job->id))
+            exchange_trace_stop(exchange, job->trace->number, TRACE_END_ASKED);
+    }
+}
+
+uint32_t exchange_traces_ending(const struct exchange *exchange)
+{
+    return exchange->traces_ending;
 }
 
 void exchange_trace_stop(struct exchange *exchange, uint32_t number, enum trace_end end)
 {
-    struct exchange_job *job = exchange->traced;
-    if (!job || job->trace->number != number)
+    struct exchange_job *job = exchange_traced(exchange, number);
+    if (!job)
         return;
     struct trace *trace = job->trace;
     trace->ended_ns = recorder_now_ns(exchange);
     trace->end = end;
+    exchange->traces_ending -= trace->ending;
     /* What has not ended yet: a trace of a job that stands still shows where. */
     for (const struct exchange_group *group = job->groups; group; group = group->next) {
         if (group->failed)
@@ -54,7 +81,6 @@ void exchange_trace_stop(struct exchange *exchange, uint32_t number, enum trace_
     }
     exchange_trace_tell_workers(job, false);
     job->trace = NULL;
-    exchange->traced = NULL;
     struct engine_event *event = engine_event_create(ENGINE_TRACED);
     event->job = job->id;
     event->trace = trace;

@@ -366,17 +366,21 @@ void admin_accept_again(struct control *control);
 /* The worker gets the status, from the loop: a round of it makes one at most, for all who wait. */
 void admin_want_status(struct control_worker *worker);
 
-/* --- admin_trace.c, the trace that a client of the Unix socket takes: may call workers, streams,
- * the ground */
+/* --- admin_trace.c, the traces that clients of the Unix socket take, one for each user: may call
+ * workers, streams, the ground */
 struct admin_trace {
-    uint32_t worker; /* the connection that asked for it; 0: there is none */
-    uint32_t pid;
+    struct control *control;
+    uint32_t worker; /* the connection that asked for it */
+    uint32_t uid, pid;
     uint32_t number;
+    uint64_t job_id;
+    bool displaced; /* another user, who may as well, asked for one of this job */
     char job[MESSAGE_NAME_BYTES];
     uint32_t world_size;
     struct trace *trace; /* to be read; NULL: the engine has it */
     uint32_t next;       /* record to be read */
     struct event *timer; /* its end, or that of waiting for the client */
+    struct admin_trace *next_trace, *prev_trace;
 };
 /* A job that runs and has a part on this node. NULL: there is none, and the error says what there
  * is. */
@@ -388,7 +392,7 @@ void admin_trace_read(struct control_worker *worker);
 void admin_trace_over(struct control *control, struct engine_event *event);
 /* The daemon drains, for the first time: what is recorded is the client's to read, soon. */
 void admin_trace_drain(struct control *control);
-/* Whether a client has a trace to read, or will have. */
+/* Whether any client has a trace to read, or will have. */
 bool admin_trace_waits(const struct control *control);
 void admin_trace_clear(struct control *control);
 
@@ -558,7 +562,8 @@ struct control {
 
     struct admin *admin;
     struct control_worker *status_waiters;
-    struct admin_trace tracing;
+    struct admin_trace *traces;
+    uint32_t trace_number;    /* of the newest */
     struct control_why *whys; /* questions that wait for other daemons */
     uint32_t why_number;      /* of the newest */
     struct control_why_pages *why_pages;

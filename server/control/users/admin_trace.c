@@ -1,5 +1,5 @@
-/* A trace that shoalctl asks for: one at a time, begun and ended by the engine, kept here until the
- * client has read it or is gone. */
+/* Traces that shoalctl asks for: one for each user and job, begun and ended by the engine, kept
+ * here until the client has read it or is gone. So nobody waits for another user's. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,42 +14,51 @@
 #define CLOCK_READINGS 16
 #define READ_S 30 /* a client that asks for no more for so long gets no more */
 
-/* A daemon that drains waits for nobody longer than it waits for the last words to be taken. */
-static void tracing_timer(struct control *control, uint32_t ms)
+static struct admin_trace *tracing_of(const struct control *control, uint32_t worker)
 {
-    if (control->draining)
+    struct admin_trace *tracing = control->traces;
+    while (tracing && tracing->worker != worker)
+        tracing = tracing->next_trace;
+    return tracing;
+}
+
+/* A daemon that drains waits for nobody longer than it waits for the last words to be taken. */
+static void tracing_timer(struct admin_trace *tracing, uint32_t ms)
+{
+    if (tracing->control->draining)
         ms = CONTROL_FLUSH_S * 1000;
     struct timeval limit = {ms / 1000, (suseconds_t)(ms % 1000) * 1000};
-    event_base_update_cache_time(control->base); /* memory has just been touched */
-    evtimer_add(control->tracing.timer, &limit);
+    event_base_update_cache_time(tracing->control->base); /* memory has just been touched */
+    evtimer_add(tracing->timer, &limit);
 }
 
-static void tracing_release(struct control *control)
+static void tracing_release(struct admin_trace *tracing)
 {
-    struct admin_trace *tracing = &control->tracing;
+    DL_DELETE2(tracing->control->traces, tracing, prev_trace, next_trace);
     trace_free(tracing->trace);
-    tracing->trace = NULL;
-    tracing->worker = 0;
-    event_del(tracing->timer);
+    if (tracing->timer)
+        event_free(tracing->timer);
+    free(tracing);
 }
 
-static void tracing_stop(struct control *control)
+static void tracing_stop(const struct admin_trace *tracing)
 {
-    control_command(control, &(struct engine_command){.kind = COMMAND_TRACE_STOP,
-                                                      .trace_number = control->tracing.number});
+    control_command(tracing->control, &(struct engine_command){.kind = COMMAND_TRACE_STOP,
+                                                               .trace_number = tracing->number});
 }
 
 static void tracing_on_timer(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
-    struct control *control = argument;
-    if (control->tracing.trace || control->draining) {
+    struct admin_trace *tracing = argument;
+    struct control *control = tracing->control;
+    if (tracing->trace || control->draining) {
         log_warning(control->log,
                     "the trace of job '%s' is thrown away: process %u does not read it",
-                    control->tracing.job, control->tracing.pid);
-        tracing_release(control);
+                    tracing->job, tracing->pid);
+        tracing_release(tracing);
     } else {
-        tracing_stop(control);
+        tracing_stop(tracing);
     }
     control_update_later(control);
 }
@@ -128,51 +137,82 @@ const struct job *admin_find_job(const struct control *control, const char *name
 static int tracing_check(const struct control *control, const struct control_worker *worker,
                          const struct job *job, struct error *error)
 {
-    const struct admin_trace *tracing = &control->tracing;
     uint32_t uid = worker->credentials.uid;
     if (uid != 0 && uid != geteuid() && uid != job->uid)
         return error_set(error, ERR_REFUSED,
                          "user %u may not trace job '%s', only user %u, whose it is, root and user "
                          "%u may",
                          uid, job->name, job->uid, geteuid());
-    if (tracing->worker != 0)
+    const struct admin_trace *tracing = control->traces;
+    while (tracing && tracing->uid != uid)
+        tracing = tracing->next_trace;
+    if (tracing)
         return error_set(error, ERR_REFUSED,
-                         "process %u takes a trace of job '%s' on node %s: one at a time",
-                         tracing->pid, tracing->job, control->config->node);
+                         "process %u of user %u takes a trace of job '%s' on node %s, and a user "
+                         "may take one at a time: wait for it, or end it",
+                         tracing->pid, uid, tracing->job, control->config->node);
     return 0;
+}
+
+/* Of a job there is one at a time. Whoever may take one takes it: the other ends here. */
+static void tracing_displace(const struct admin_trace *by)
+{
+    struct admin_trace *tracing;
+    DL_FOREACH2(by->control->traces, tracing, next_trace)
+    {
+        if (tracing == by || tracing->job_id != by->job_id || tracing->trace)
+            continue;
+        tracing->displaced = true;
+        tracing_stop(tracing);
+    }
 }
 
 /* The connection that has the trace, or had one, is over. */
 static void tracing_on_gone(struct control *control, uint32_t worker)
 {
-    struct admin_trace *tracing = &control->tracing;
-    if (tracing->worker == 0 || tracing->worker != worker)
+    struct admin_trace *tracing = tracing_of(control, worker);
+    if (!tracing)
         return;
     if (!tracing->trace)
-        tracing_stop(control);
-    tracing_release(control);
+        tracing_stop(tracing);
+    tracing_release(tracing);
+}
+
+static struct admin_trace *tracing_create(struct control_worker *worker, const struct job *job)
+{
+    struct control *control = worker->control;
+    struct admin_trace *tracing = calloc(1, sizeof(*tracing));
+    if (!tracing)
+        return NULL;
+    *tracing = (struct admin_trace){.control = control,
+                                    .worker = worker->id,
+                                    .uid = worker->credentials.uid,
+                                    .pid = worker->credentials.pid,
+                                    .number = ++control->trace_number,
+                                    .job_id = job->id,
+                                    .world_size = job->world_size,
+                                    .timer = evtimer_new(control->base, tracing_on_timer, tracing)};
+    snprintf(tracing->job, sizeof(tracing->job), "%s", job->name);
+    DL_APPEND2(control->traces, tracing, prev_trace, next_trace);
+    if (tracing->timer)
+        return tracing;
+    tracing_release(tracing);
+    return NULL;
 }
 
 static int tracing_begin(struct control *control, struct control_worker *worker,
                          const struct job *job, uint32_t duration_ms, struct error *error)
 {
-    struct admin_trace *tracing = &control->tracing;
-    if (!tracing->timer)
-        tracing->timer = evtimer_new(control->base, tracing_on_timer, control);
-    struct trace *trace = trace_create(tracing->number + 1, job->id, TRACE_RECORDS);
-    if (!tracing->timer || !trace) {
+    struct trace *trace = trace_create(control->trace_number + 1, job->id, TRACE_RECORDS);
+    struct admin_trace *tracing = trace ? tracing_create(worker, job) : NULL;
+    if (!tracing) {
         trace_free(trace);
         return error_set(error, ERR_MEMORY, "no memory for a trace");
     }
-    tracing->number++;
-    tracing->worker = worker->id;
-    tracing->pid = worker->credentials.pid;
-    tracing->next = 0;
-    tracing->world_size = job->world_size;
-    snprintf(tracing->job, sizeof(tracing->job), "%s", job->name);
+    tracing_displace(tracing);
     control_command(control, &(struct engine_command){.kind = COMMAND_TRACE_START, .trace = trace});
     worker->gone = tracing_on_gone;
-    tracing_timer(control, duration_ms);
+    tracing_timer(tracing, duration_ms);
     log_throttled(control->log, log_throttle_of(&control->user_lines, worker->credentials.uid),
                   clock_now_ns(), LOG_LEVEL_INFO,
                   "process %u of user %u takes a trace of job '%s' for %u ms",
@@ -224,11 +264,19 @@ static int64_t tracing_wall_offset_ns(void)
     return offset_ns;
 }
 
-static void tracing_send_summary(struct control *control, struct control_worker *worker)
+static const char *tracing_end_name(const struct admin_trace *tracing)
 {
-    const struct admin_trace *tracing = &control->tracing;
+    if (tracing->trace->end != TRACE_END_ASKED)
+        return trace_end_name(tracing->trace->end);
+    return tracing->control->draining ? "draining"
+           : tracing->displaced       ? "another trace"
+                                      : trace_end_name(TRACE_END_ASKED);
+}
+
+static void tracing_send_summary(const struct admin_trace *tracing, struct control_worker *worker)
+{
     const struct trace *trace = tracing->trace;
-    const struct config *config = control->config;
+    const struct config *config = tracing->control->config;
     struct json_text text;
     tracing_document_begin(&text, "traced");
     json_text_string(&text, "job", tracing->job);
@@ -241,8 +289,7 @@ static void tracing_send_summary(struct control *control, struct control_worker 
         json_text_string(&text, NULL, config->servers[i].name);
     json_text_close_array(&text);
     json_text_uint(&text, "pid", (uint64_t)getpid());
-    bool drained = control->draining && trace->end == TRACE_END_ASKED;
-    json_text_string(&text, "end", drained ? "draining" : trace_end_name(trace->end));
+    json_text_string(&text, "end", tracing_end_name(tracing));
     json_text_uint(&text, "began_ns", trace->began_ns);
     json_text_uint(&text, "ended_ns", trace->ended_ns);
     json_text_int(&text, "wall_offset_ns", tracing_wall_offset_ns());
@@ -255,20 +302,22 @@ static void tracing_send_summary(struct control *control, struct control_worker 
 
 void admin_trace_over(struct control *control, struct engine_event *event)
 {
-    struct admin_trace *tracing = &control->tracing;
-    struct control_worker *worker = control_worker_find(control, tracing->worker);
-    if (!worker || !event->trace || event->trace->number != tracing->number)
+    struct admin_trace *tracing = event->trace ? control->traces : NULL;
+    while (tracing && tracing->number != event->trace->number)
+        tracing = tracing->next_trace;
+    struct control_worker *worker = tracing ? control_worker_find(control, tracing->worker) : NULL;
+    if (!worker)
         return; /* nobody's any more: it goes with the event */
     if (event->code != 0) {
-        tracing_release(control);
+        tracing_release(tracing);
         control_worker_refuse(worker, event->code, event->text);
         return;
     }
     tracing->trace = event->trace;
     event->trace = NULL;
     if (!control->draining)
-        tracing_timer(control, READ_S * 1000);
-    tracing_send_summary(control, worker);
+        tracing_timer(tracing, READ_S * 1000);
+    tracing_send_summary(tracing, worker);
 }
 
 static void tracing_put_record(struct json_text *text, const struct trace_record *record)
@@ -291,8 +340,8 @@ static void tracing_put_record(struct json_text *text, const struct trace_record
 void admin_trace_read(struct control_worker *worker)
 {
     struct control *control = worker->control;
-    struct admin_trace *tracing = &control->tracing;
-    if (tracing->worker != worker->id || !tracing->trace) {
+    struct admin_trace *tracing = tracing_of(control, worker->id);
+    if (!tracing || !tracing->trace) {
         control_worker_refuse(worker, ERR_STATE, "there is no trace to be read");
         return;
     }
@@ -305,31 +354,29 @@ void admin_trace_read(struct control_worker *worker)
     json_text_close_array(&text);
     tracing_send_document(worker, &text);
     if (tracing->next == trace->count)
-        tracing_release(control);
+        tracing_release(tracing);
     else if (!control->draining)
-        tracing_timer(control, READ_S * 1000);
+        tracing_timer(tracing, READ_S * 1000);
 }
 
 void admin_trace_drain(struct control *control)
 {
-    struct admin_trace *tracing = &control->tracing;
-    if (tracing->worker == 0)
-        return;
-    if (!tracing->trace)
-        tracing_stop(control);
-    tracing_timer(control, 0);
+    struct admin_trace *tracing;
+    DL_FOREACH2(control->traces, tracing, next_trace)
+    {
+        if (!tracing->trace)
+            tracing_stop(tracing);
+        tracing_timer(tracing, 0);
+    }
 }
 
 bool admin_trace_waits(const struct control *control)
 {
-    return control->tracing.worker != 0;
+    return control->traces;
 }
 
 void admin_trace_clear(struct control *control)
 {
-    if (!control->tracing.timer)
-        return;
-    tracing_release(control);
-    event_free(control->tracing.timer);
-    control->tracing.timer = NULL;
+    while (control->traces)
+        tracing_release(control->traces); /* NOLINT(clang-analyzer-unix.Malloc) */
 }

@@ -1,5 +1,5 @@
-/* Writing the stages that chunks go through into the trace of their job. One job at most is traced;
- * it has the trace while it is taken, so whether to record is one look at job->trace. Whoever calls
+/* Writing the stages that chunks go through into the trace of their job. A job that is traced has
+ * the trace while it is taken, so whether to record is one look at job->trace. Whoever calls
  * these has looked.
  *
  * A chunk or slot remembers when its present stage began. A record is written when the stage ends,

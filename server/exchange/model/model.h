@@ -99,9 +99,9 @@ struct exchange {
     struct exchange_peer *peers; /* [node_count] */
     uint64_t *stirred;           /* a bit for each node: the tick has to look at it */
     struct exchange_job *jobs;
-    struct exchange_job *traced; /* the job that has a trace, or NULL */
-    struct share *shares;        /* server/exchange/model/share.h */
-    struct share *dirty;         /* those with groups that exchange_run has to pump */
+    uint32_t traces_ending; /* of the jobs' traces */
+    struct share *shares;   /* server/exchange/model/share.h */
+    struct share *dirty;    /* those with groups that exchange_run has to pump */
     struct slab sends;
     struct slab kept;               /* struct session_message */
     struct exchange_send *deferred; /* are over, which exchange_run tells whoever sent them */

@@ -183,7 +183,7 @@ END_TEST
 START_TEST(test_one_at_a_time)
 {
     struct control_client client, second;
-    char words[64];
+    char words[96];
     start();
     open_client(&client);
     open_client(&second);
@@ -191,7 +191,8 @@ START_TEST(test_one_at_a_time)
     ask(&client, "train", 20);
     expect_error(&client, ERR_REFUSED, "one at a time");
     ask(&second, "train", 20);
-    snprintf(words, sizeof(words), "process %d takes a trace of job 'train' on node a", getpid());
+    snprintf(words, sizeof(words), "process %d of user %u takes a trace of job 'train' on node a",
+             getpid(), geteuid());
     expect_error(&second, ERR_REFUSED, words);
     control_client_write(&second, "{\"type\":\"trace_read\"}\n"); /* not its own */
     expect_error(&second, ERR_STATE, "no trace");
@@ -352,6 +353,87 @@ START_TEST(test_another_user)
 }
 END_TEST
 
+/* Of the user from now on, in this thread alone. */
+static void become(uint32_t uid)
+{
+    ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
+    ck_assert_int_eq(syscall(SYS_setresuid, -1, uid, -1), 0);
+}
+
+static void open_client_as(struct control_client *client, uint32_t uid)
+{
+    become(uid);
+    open_client(client);
+    become(0);
+}
+
+/* Two users, each with a job; the socket is everybody's. */
+static bool start_for_two(const char *test, struct control_client workers[2], uint32_t first)
+{
+    struct error error = {0};
+    struct message message;
+    if (geteuid() != 0) {
+        suite_skip(test, "needs root to become two users");
+        return false;
+    }
+    ck_assert_int_eq(chmod(directory, 0755), 0);
+    daemon_a->config.socket_mode = 0666;
+    ck_assert_msg(control_daemon_start(daemon_a, &error) == 0, "%s", error.text);
+    for (uint32_t i = 0; i < 2; i++) {
+        open_client_as(&workers[i], first + i);
+        control_client_join(&workers[i], i == 0 ? "train" : "other", 1, 0);
+        control_client_expect(&workers[i], MESSAGE_JOINED, &message);
+    }
+    return true;
+}
+
+/* While one user takes a trace and does not read it, another takes his. */
+START_TEST(test_users_do_not_wait_for_each_other)
+{
+    struct control_client workers[2], slow, quick;
+    if (!start_for_two("users_do_not_wait_for_each_other", workers, 4242))
+        return;
+    open_client_as(&slow, 4243);
+    open_client_as(&quick, 4242);
+    ask(&slow, "other", LONG_MS);
+    json_decref(expect(&slow, "tracing"));
+    for (int i = 0; i < 3; i++) {
+        begin(&quick, 20);
+        expect_traced(&quick, "time");
+        read_all(&quick);
+    }
+    control_client_close(&slow);
+    control_client_close(&quick);
+    control_client_close(&workers[0]);
+    control_client_close(&workers[1]);
+}
+END_TEST
+
+/* Root and whoever's job it is always get a trace of it: that of the other one ends, and is read as
+ * any is. 0: root takes it first. */
+START_TEST(test_root_and_the_owner_always_may)
+{
+    struct control_client workers[2], first, second;
+    uint32_t uids[] = {_i == 0 ? 0 : 4242, _i == 0 ? 4242 : 0};
+    if (!start_for_two("root_and_the_owner_always_may", workers, 4242))
+        return;
+    open_client_as(&first, uids[0]);
+    open_client_as(&second, uids[1]);
+    begin(&first, LONG_MS);
+    begin(&second, 100);
+    expect_traced(&first, "another trace");
+    expect_traced(&second, "time");
+    read_all(&second);
+    read_all(&first);
+    begin(&first, 20);
+    expect_traced(&first, "time");
+    control_client_close(&first);
+    control_client_close(&second);
+    control_client_close(&workers[0]);
+    control_client_close(&workers[1]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("control_trace");
@@ -369,6 +451,8 @@ int main(void)
     tcase_add_test(tests, test_an_end_at_once);
     tcase_add_test(tests, test_wrong_words);
     tcase_add_test(tests, test_another_user);
+    tcase_add_test(tests, test_users_do_not_wait_for_each_other);
+    tcase_add_loop_test(tests, test_root_and_the_owner_always_may, 0, 2);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

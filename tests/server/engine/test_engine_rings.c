@@ -269,13 +269,13 @@ START_TEST(a_trace_ends_when_the_rings_of_its_job_have_been_read)
     push(&traced, 0, 500);
     push(&other, 0, 500);
     give((struct engine_command){.kind = COMMAND_TRACE_STOP, .trace_number = 16});
-    ck_assert(!engine.trace_stops);
+    ck_assert_uint_eq(exchange_traces_ending(engine.exchange), 0);
     give((struct engine_command){.kind = COMMAND_TRACE_STOP, .trace_number = 17});
     give((struct engine_command){.kind = COMMAND_TRACE_STOP, .trace_number = 17});
     ck_assert_uint_eq(engine.trace_unread, 1);
     ck_assert_ptr_null(engine_queue_take_event(&engine.events));
     if (_i == 0) {
-        for (int round = 0; engine.trace_stops; round++) {
+        for (int round = 0; exchange_traces_ending(engine.exchange) > 0; round++) {
             EXPECT(engine_read_workers(&engine, 1));
             EXPECT(round < 100000);
         }

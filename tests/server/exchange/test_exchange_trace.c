@@ -490,9 +490,37 @@ START_TEST(more_copies_than_chunks_are_nonsense)
 }
 END_TEST
 
+/* Each has what its own job's chunks went through, and ends by itself. */
+START_TEST(two_jobs_are_traced_at_once)
+{
+    struct fixture *fixture = one_node();
+    start(fixture, 100);
+    EXPECT(fixture_open_job(fixture, 0x777) == 0);
+    struct trace *other = trace_create(NUMBER + 1, 0x777, 100);
+    ck_assert_int_eq(exchange_trace_start(fixture->exchange, other, &fixture->error), 0);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        fixture_submit_sum(fixture, rank, 0, COUNT);
+    fixture_all_reduced(fixture);
+    ck_assert_uint_eq(exchange_trace_ends(fixture->exchange, NUMBER + 1), 0x777);
+    ck_assert_uint_eq(exchange_trace_ends(fixture->exchange, NUMBER + 1), 0);
+    ck_assert_uint_eq(exchange_traces_ending(fixture->exchange), 1);
+    exchange_job_close(fixture->exchange, 0x777);
+    fixture_run(fixture);
+    ck_assert_uint_eq(exchange_traces_ending(fixture->exchange), 0);
+    struct engine_event *event = fixture_event(fixture, ENGINE_TRACED);
+    ck_assert_ptr_eq(event->trace, other);
+    ck_assert_uint_eq(other->count, 0);
+    engine_event_free(event);
+    struct trace *trace = stop(fixture);
+    ck_assert_uint_gt(trace->count, 0);
+    trace_free(trace);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* --- beginning and end ------------------------------------------------------------------------ */
 
-START_TEST(one_trace_at_a_time_of_a_job_that_is_open)
+START_TEST(one_trace_of_a_job_that_is_open)
 {
     struct fixture *fixture = one_node();
     struct trace *trace = trace_create(1, 0xdead, 10);
@@ -501,7 +529,7 @@ START_TEST(one_trace_at_a_time_of_a_job_that_is_open)
     start(fixture, 10);
     trace->job = FIXTURE_JOB;
     ck_assert_int_eq(exchange_trace_start(fixture->exchange, trace, &fixture->error), ERR_STATE);
-    ck_assert_ptr_nonnull(strstr(fixture->error.text, "another"));
+    ck_assert_ptr_nonnull(strstr(fixture->error.text, "is traced already"));
     trace_free(trace);
     exchange_trace_stop(fixture->exchange, NUMBER + 1, TRACE_END_ASKED); /* not that one */
     ck_assert_uint_eq(fixture->event_count, 0);
@@ -580,7 +608,8 @@ int main(void)
     tcase_add_test(tests, times_that_cannot_be_are_refused);
     tcase_add_test(tests, a_copy_may_be_told_of_after_its_group);
     tcase_add_test(tests, more_copies_than_chunks_are_nonsense);
-    tcase_add_test(tests, one_trace_at_a_time_of_a_job_that_is_open);
+    tcase_add_test(tests, one_trace_of_a_job_that_is_open);
+    tcase_add_test(tests, two_jobs_are_traced_at_once);
     tcase_add_test(tests, another_job_is_not_in_it);
     tcase_add_test(tests, a_job_that_ends_ends_its_trace);
     tcase_add_test(tests, a_job_that_fails_ends_its_trace);
