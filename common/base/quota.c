@@ -45,12 +45,16 @@ static uint64_t quota_most(const struct quota *quota, uint64_t user)
     return user == 0 || user == quota->own_user ? quota->limit : quota_half(quota->limit);
 }
 
+bool quota_has_room(const struct quota *quota, uint64_t user, uint64_t amount)
+{
+    uint64_t most = quota_most(quota, user);
+    return !quota_is_short(quota, amount) && amount <= most &&
+           quota_used(quota, user) <= most - amount;
+}
+
 int quota_check(const struct quota *quota, uint64_t user, uint64_t amount, struct error *error)
 {
-    uint64_t used = quota_used(quota, user), most = quota_most(quota, user);
-    if (quota_is_short(quota, amount) || amount > most || used > most - amount)
-        return quota_refuse(quota, user, amount, error);
-    return 0;
+    return quota_has_room(quota, user, amount) ? 0 : quota_refuse(quota, user, amount, error);
 }
 
 int quota_refuse(const struct quota *quota, uint64_t user, uint64_t amount, struct error *error)

@@ -38,8 +38,9 @@ void quota_clear(struct quota *quota);
 /* Half of a limit, one at least. */
 uint64_t quota_half(uint64_t limit);
 
-/* Of a user, whether he may have so much more for good. ERR_MEMORY: the text says whose how much
- * is, and what to do. */
+/* Of a user, whether he may have so much more for good. */
+bool quota_has_room(const struct quota *quota, uint64_t user, uint64_t amount);
+/* ERR_MEMORY: he may not; the text says whose how much is, and what to do. */
 int quota_check(const struct quota *quota, uint64_t user, uint64_t amount, struct error *error);
 /* The same words, when there is no room for that, and the user himself has most. */
 int quota_refuse(const struct quota *quota, uint64_t user, uint64_t amount, struct error *error);

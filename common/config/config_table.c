@@ -341,8 +341,10 @@ static const struct config_key limit_keys[] = {
      .most = 65536,
      .default_number = 64,
      .unit = "jobs",
-     .text = "Jobs at once on this node. One that rests costs memory for each of its ranks and "
-             "nodes, too, which is not counted elsewhere."},
+     .text =
+         "Jobs at once on this node, of which one user other than root and the daemon's own may "
+         "have half. One that rests costs memory for each of its ranks and "
+         "nodes, too, which is not counted elsewhere."},
     {.name = "workers",
      .type = CONFIG_INTEGER,
      FIELD(workers),
@@ -350,7 +352,8 @@ static const struct config_key limit_keys[] = {
      .most = 65536,
      .default_number = 1024,
      .unit = "workers",
-     .text = "Workers at once on this node, of all jobs. Each takes descriptors (`connections`), "
+     .text = "Workers at once on this node, of all jobs. One user other than root and the daemon's "
+             "own may have half of them. Each takes descriptors (`connections`), "
              "and has rings that the daemon looks at in every round."},
     {.name = "groups_per_job",
      .type = CONFIG_INTEGER,
@@ -371,7 +374,7 @@ static const struct config_key limit_keys[] = {
      .text =
          "Connections to the Unix socket, of workers and `shoalctl`. More than `workers`, so "
          "that an administrator gets in when all workers are there. One user other than root "
-         "and the daemon's own may have half of them, or `workers` where that is more. "
+         "and the daemon's own may have half of them. "
          "Seven descriptors for each worker, one for each other connection, and 554 must fit "
          "into the hard limit that the daemon is started with (`ulimit -Hn`). Where they do not, "
          "the defaults of `workers` and `connections` are halved until they do."},

@@ -325,8 +325,9 @@ void control_dialogue_accept(struct control *control, int fd)
     }
     if (!dialogue_knows(control, &credentials, fd))
         return;
-    if (control_worker_is_one_too_many(control, &credentials)) {
-        control_close_connection(control, credentials.uid, fd);
+    struct error error;
+    if (control_worker_check(control, credentials.uid, &error) != 0) {
+        dialogue_send_away(control, fd, &credentials, error.code, error.text);
         return;
     }
     struct control_worker *worker = calloc(1, sizeof(*worker));

@@ -326,10 +326,8 @@ struct control_worker {
     int doorbells[2];
     UT_hash_handle hh;
 };
-/* How many of the connections one user may have: one who is neither root nor the daemon's cannot
- * shut the others out. */
-uint32_t control_worker_share(const struct config *config, uint32_t uid, uint32_t own_uid);
-bool control_worker_is_one_too_many(struct control *control, const struct ucred *credentials);
+/* Whether the user may have one connection more. ERR_MEMORY. */
+int control_worker_check(struct control *control, uint32_t uid, struct error *error);
 /* Of one that joins: see to it that the connection ends with the process that made it, whoever else
  * has its socket. Where the kernel has no means for that, the socket's own end has to do.
  * ERR_MEMORY: no descriptor or memory for it. */

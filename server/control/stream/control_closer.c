@@ -12,7 +12,7 @@
 
 #include "server/control/ground/control_internal.h"
 
-#define THREADS_MAX 1024u
+#define THREADS_MAX 256u /* by the users who have sent what they close */
 
 struct control_closing {
     uint32_t uid;     /* who has sent them */
@@ -73,21 +73,24 @@ static void closing_remove(struct control *control, struct control_closing *clos
 
 void control_closer_sweep(struct control *control)
 {
+    struct quota threads = {.limit = THREADS_MAX, .own_user = control->accounts.own_uid};
     struct control_closing *closing, *next;
-    uint32_t running = 0;
     DL_FOREACH_SAFE(control->closings, closing, next)
     {
         if (!atomic_load(&closing->done)) {
-            running += closing->running;
+            quota_take(&threads, closing->uid, closing->running);
             continue;
         }
         closing_remove(control, closing);
     }
     DL_FOREACH(control->closings, closing)
     {
-        if (!closing->running && (running >= THREADS_MAX || closing_start(closing) != 0))
+        if (closing->running || !quota_has_room(&threads, closing->uid, 1))
+            continue;
+        if (quota_take(&threads, closing->uid, 1) != 0 || closing_start(closing) != 0)
             break; /* once a second there is another try */
     }
+    quota_clear(&threads);
 }
 
 void control_close_foreign(struct control *control, uint32_t uid, const int *descriptors,

@@ -58,30 +58,22 @@ void control_worker_finish(struct control_worker *worker)
     worker_destroy(worker);
 }
 
-uint32_t control_worker_share(const struct config *config, uint32_t uid, uint32_t own_uid)
+int control_worker_check(struct control *control, uint32_t uid, struct error *error)
 {
-    uint32_t half = config->connections / 2;
-    if (uid == 0 || uid == own_uid)
-        return config->connections;
-    return half > config->workers ? half : config->workers;
-}
-
-bool control_worker_is_one_too_many(struct control *control, const struct ucred *credentials)
-{
-    uint32_t share = control_worker_share(control->config, credentials->uid, geteuid());
-    uint32_t count =
-        HASH_COUNT(control->workers) + control_closing_count(control, CONTROL_ANY_USER);
-    uint32_t of_user = control_closing_count(control, credentials->uid) +
-                       control_share_streams(control, credentials->uid);
-    if (count < control->config->connections && of_user < share)
-        return false;
-    log_throttled(control->log, log_throttle_of(&control->user_lines, credentials->uid),
-                  clock_now_ns(), LOG_LEVEL_WARNING,
-                  "connection of process %d of user %u is refused: there are %u, %u of them this "
-                  "user's, who may have %u (limits.connections is %u)",
-                  credentials->pid, credentials->uid, count, of_user, share,
-                  control->config->connections);
-    return true;
+    struct quota places = {.what = "connections to the Unix socket",
+                           .key = "limits.connections",
+                           .node = control->config->node,
+                           .limit = control->config->connections,
+                           .own_user = control->accounts.own_uid};
+    uint32_t all = HASH_COUNT(control->workers) + control_closing_count(control, CONTROL_ANY_USER);
+    uint32_t of_user = control_closing_count(control, uid) + control_share_streams(control, uid);
+    int result = quota_take(&places, uid, of_user);
+    if (result == 0 && all > of_user)
+        result = quota_take(&places, CONTROL_ANY_USER, all - of_user);
+    result = result == 0 ? quota_check(&places, uid, 1, error)
+                         : error_set(error, ERR_MEMORY, "no memory for a connection");
+    quota_clear(&places);
+    return result;
 }
 
 int control_arena_charge(struct control_worker *worker, uint64_t bytes, struct error *error)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,8 @@
 static char *directory;
 static struct control_daemon *daemon_under_test;
 static struct control_client good;
-static int listener; /* takes what lingers, and does not read it */
+static int listener;        /* takes what lingers, and does not read it */
+static const int least = 1; /* of memory for a socket: what lingers takes little */
 
 static void setup(void)
 {
@@ -43,7 +45,8 @@ static void setup(void)
     control_client_open(&good, daemon_under_test);
     control_client_hello(&good);
     listener = control_daemon_bind(&port);
-    ck_assert_int_eq(listen(listener, 64), 0);
+    ck_assert_int_eq(setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &least, sizeof(least)), 0);
+    ck_assert_int_eq(listen(listener, 512), 0);
 }
 
 static void teardown(void)
@@ -62,6 +65,7 @@ static int lingering_socket(void)
     struct sockaddr_in address;
     socklen_t length = sizeof(address);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &least, sizeof(least)), 0);
     ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&address, &length), 0);
     ck_assert_int_eq(connect(fd, (struct sockaddr *)&address, length), 0);
     ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
@@ -466,6 +470,30 @@ START_TEST(test_hostages)
 }
 END_TEST
 
+/* Of the threads that close, half are another's: one user's hostages do not keep open what others
+ * have sent. */
+START_TEST(test_hostages_of_one_user)
+{
+    enum { GREEDY = 4242, OTHER = 4243, HOSTAGES = 300 };
+    struct control control = {.log = &daemon_under_test->log};
+    int harmless = eventfd(0, EFD_CLOEXEC);
+    for (int i = 0; i < HOSTAGES; i++) {
+        int hostage = stuffed_socket();
+        control_close_foreign(&control, GREEDY, &hostage, 1);
+    }
+    ck_assert_uint_eq(control_closing_count(&control, GREEDY), HOSTAGES);
+    control_close_foreign(&control, OTHER, &harmless, 1);
+    for (int waits = 0; control_closing_count(&control, OTHER) > 0 && waits < 1000; waits++) {
+        poll(NULL, 0, 5);
+        control_closer_sweep(&control);
+    }
+    ck_assert_uint_eq(control_closing_count(&control, OTHER), 0);
+    ck_assert_int_eq(shutdown(listener, SHUT_RDWR), 0);
+    control_closer_clear(&control);
+    account_book_clear(&control.accounts);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("control_foreign");
@@ -480,6 +508,7 @@ int main(void)
     tcase_add_loop_test(cases, test_doorbells_of_others, 0, 4);
     tcase_add_test(cases, test_what_is_being_closed_counts);
     tcase_add_test(cases, test_hostages);
+    tcase_add_test(cases, test_hostages_of_one_user);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }
