@@ -10,19 +10,25 @@
 #include "server/waits/verdict.h"
 
 #define ANSWERS_MS 1000
-#define QUESTIONS_MAX 16u /* at once */
-/* Of the page: jobs that are asked for, and how often. */
+/* Of the page: jobs that are asked for, by the users whose they are; and how often. */
 #define PAGE_JOBS CONTROL_VERDICTS
 #define PAGE_NS NS_PER_S
 /* What was found longer ago is in no metric: nobody has asked since. */
 #define VERDICT_NS (120 * NS_PER_S)
 
-/* A question of a client of the Unix socket. */
+/* A client of the Unix socket that waits for the answer. */
+struct why_asker {
+    uint32_t worker; /* it may be gone */
+    struct why_asker *next;
+};
+
+/* A question about a job. There is one of each job at most, however many wait for its answer, so
+ * that nobody's keep out another's. */
 struct control_why {
     struct control *control;
     uint32_t number;
-    uint32_t worker; /* who asked; it may be gone */
-    bool page;       /* nobody did: it is for whoever reads the page next */
+    struct why_asker *askers;
+    bool page; /* whoever reads the page next waits for it, too */
     uint64_t job;
     char name[MESSAGE_NAME_BYTES];
     struct waits_figures *reports; /* [roster]: the first `count` have come */
@@ -37,6 +43,7 @@ struct control_why {
 /* What was last said of a job, for the page. */
 struct control_why_page {
     uint64_t job;
+    uint32_t uid; /* whose that is */
     char *document;
     size_t length;
     struct verdict verdict; /* what the document has */
@@ -45,6 +52,7 @@ struct control_why_page {
 };
 struct control_why_pages {
     struct control_why_page pages[PAGE_JOBS];
+    struct quota places;
 };
 
 static struct control_why_page *why_page_of(struct control *control, uint64_t job)
@@ -64,6 +72,11 @@ static void why_free(struct control_why *why)
     free(why->reports);
     free(why->daemons);
     free(why->silent);
+    while (why->askers) {
+        struct why_asker *asker = why->askers;
+        why->askers = asker->next;
+        free(asker);
+    }
     free(why);
 }
 
@@ -160,13 +173,16 @@ static char *why_document(const struct control_why *why, const struct verdict *v
 /* All have answered, or have had their time. */
 static void why_answer(struct control_why *why)
 {
-    struct control_worker *worker =
-        why->page ? NULL : control_worker_find(why->control, why->worker);
     struct control_why_page *page = why->page ? why_page_of(why->control, why->job) : NULL;
     size_t length = 0;
     struct verdict verdict;
     verdict_find(&verdict, why->reports, why->count);
-    char *document = worker || page ? why_document(why, &verdict, &length) : NULL;
+    char *document = why_document(why, &verdict, &length);
+    for (const struct why_asker *asker = why->askers; asker; asker = asker->next) {
+        struct control_worker *worker = control_worker_find(why->control, asker->worker);
+        if (worker)
+            control_stream_answer(worker->stream, document ? document : "", document ? length : 0);
+    }
     if (page) {
         page->verdict = verdict;
         free(page->document);
@@ -175,8 +191,6 @@ static void why_answer(struct control_why *why)
         page->length = document ? length - 1 : 0; /* without its newline */
         document = NULL;
     }
-    if (worker)
-        control_stream_answer(worker->stream, document ? document : "", document ? length : 0);
     free(document);
     why_free(why);
 }
@@ -239,43 +253,77 @@ static void why_begin(struct control_why *why, const struct job *job)
     evtimer_add(why->timer, why->waiting > 0 ? &limit : &at_once);
 }
 
+/* The question about the job, which may have been under way. NULL: no memory. */
+static struct control_why *why_of(struct control *control, const struct job *job)
+{
+    struct control_why *why = control->whys;
+    while (why && why->job != job->id)
+        why = why->next;
+    if (why)
+        return why;
+    why = why_create(control, job);
+    if (why)
+        why_begin(why, job);
+    return why;
+}
+
 void control_why_ask(struct control_worker *worker, const struct message *message)
 {
     struct control *control = worker->control;
     struct error error = {0};
-    const struct control_why *other;
-    uint32_t others;
     const struct job *job = admin_find_job(control, message->job, &error);
     if (!job) {
         control_worker_refuse(worker, error.code, error.text);
         return;
     }
-    DL_COUNT(control->whys, other, others);
-    if (others >= QUESTIONS_MAX) {
-        control_worker_refuse(worker, ERR_REFUSED, "many others ask why at this moment; ask again");
-        return;
-    }
-    struct control_why *why = why_create(control, job);
+    struct why_asker *asker = calloc(1, sizeof(*asker));
+    struct control_why *why = asker ? why_of(control, job) : NULL;
     if (!why) {
+        free(asker);
         control_worker_refuse(worker, ERR_MEMORY, "no memory for an answer");
         return;
     }
-    why->worker = worker->id;
+    *asker = (struct why_asker){.worker = worker->id, .next = why->askers};
+    why->askers = asker;
     control_stream_hold(worker->stream);
-    why_begin(why, job);
 }
 
 /* --- the page --------------------------------------------------------------------------------- */
 
-/* The job's place, which it keeps while it runs; NULL: all are taken. */
-static struct control_why_page *why_page_take(struct control *control, uint64_t job)
+static void why_page_free(struct control *control, struct control_why_page *page)
 {
-    struct control_why_page *page = why_page_of(control, job);
+    quota_give_back(&control->why_pages->places, page->uid, 1);
+    free(page->document);
+    *page = (struct control_why_page){0};
+}
+
+/* The user who has most gives one up. NULL: it is the one who asks. */
+static struct control_why_page *why_page_give_up(struct control *control, uint32_t uid)
+{
+    uint64_t giver = quota_giver(&control->why_pages->places, uid, 1);
+    for (uint32_t i = 0; giver != uid && i < PAGE_JOBS; i++) {
+        struct control_why_page *page = &control->why_pages->pages[i];
+        if (page->uid != giver)
+            continue;
+        why_page_free(control, page);
+        return page;
+    }
+    return NULL;
+}
+
+/* The job's place, which it keeps while it runs and others have no fewer; NULL: all are taken. */
+static struct control_why_page *why_page_take(struct control *control, const struct job *job)
+{
+    struct control_why_page *page = why_page_of(control, job->id);
     if (page)
         return page;
     page = why_page_of(control, 0);
-    if (page)
-        page->job = job;
+    if (!page)
+        page = why_page_give_up(control, job->uid);
+    if (!page || quota_take(&control->why_pages->places, job->uid, 1) != 0)
+        return NULL;
+    page->job = job->id;
+    page->uid = job->uid;
     return page;
 }
 
@@ -287,10 +335,8 @@ static void why_pages_sweep(struct control *control)
         const struct job *job = coordinator_jobs(control->coordinator);
         while (job && (job->id != page->job || job->state != JOB_READY))
             job = job->hh.next;
-        if (job || page->job == 0)
-            continue;
-        free(page->document);
-        *page = (struct control_why_page){0};
+        if (!job && page->job != 0)
+            why_page_free(control, page);
     }
 }
 
@@ -300,21 +346,22 @@ static void why_page_ask(struct control *control, struct control_why_page *page,
     uint64_t now_ns = clock_now_ns();
     if (page->asking || (page->asked_ns > 0 && now_ns - page->asked_ns < PAGE_NS))
         return;
-    struct control_why *why = why_create(control, job);
+    struct control_why *why = why_of(control, job);
     if (!why)
         return;
     why->page = true;
     page->asking = true;
     page->asked_ns = now_ns;
-    why_begin(why, job);
 }
 
 static bool why_pages_open(struct control *control)
 {
     if (!control->why_pages)
         control->why_pages = calloc(1, sizeof(*control->why_pages));
-    if (control->why_pages)
+    if (control->why_pages) {
+        control->why_pages->places.limit = PAGE_JOBS;
         why_pages_sweep(control);
+    }
     return control->why_pages;
 }
 
@@ -327,7 +374,7 @@ uint32_t control_why_verdicts(struct control *control,
     const struct job *job = why_pages_open(control) ? coordinator_jobs(control->coordinator) : NULL;
     for (; job; job = job->hh.next) {
         struct control_why_page *page = job->state == JOB_READY && job->rank_nodes[0] == job->self
-                                            ? why_page_take(control, job->id)
+                                            ? why_page_take(control, job)
                                             : NULL;
         if (!page)
             continue;
@@ -349,7 +396,7 @@ char *control_why_document(struct control *control, size_t *length)
     json_text_raw(&text, "{\"type\":\"whys\",\"jobs\":[", 23);
     for (const struct job *job = coordinator_jobs(control->coordinator); job; job = job->hh.next) {
         struct control_why_page *page =
-            job->state == JOB_READY ? why_page_take(control, job->id) : NULL;
+            job->state == JOB_READY ? why_page_take(control, job) : NULL;
         left_out += job->state == JOB_READY && !page;
         if (!page)
             continue;
@@ -427,6 +474,8 @@ void control_why_clear(struct control *control)
         why_free(control->whys); /* NOLINT(clang-analyzer-unix.Malloc) */
     for (uint32_t i = 0; control->why_pages && i < PAGE_JOBS; i++)
         free(control->why_pages->pages[i].document);
+    if (control->why_pages)
+        quota_clear(&control->why_pages->places);
     free(control->why_pages);
     control->why_pages = NULL;
 }

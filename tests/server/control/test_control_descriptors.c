@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -495,6 +496,54 @@ static bool why_has(uint16_t port, const char *piece)
     return false;
 }
 
+static void join_as(struct control_client *client, uint32_t uid, const char *job)
+{
+    struct message message;
+    ck_assert_int_eq(syscall(SYS_setresuid, -1, uid, -1), 0);
+    control_client_open(client, daemons[0]);
+    control_client_hello(client);
+    ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
+    control_client_join(client, job, 1, 0);
+    control_client_expect(client, MESSAGE_JOINED, &message);
+}
+
+/* One user's jobs have all eight places, until there are jobs of another's. */
+START_TEST(test_places_of_the_page)
+{
+    enum { GREEDY = 4242, OTHER = 4243 };
+    struct control_client greedy[JOBS], other[2];
+    uint16_t port;
+    if (geteuid() != 0) {
+        suite_skip("places_of_the_page", "needs root to become two users");
+        return;
+    }
+    int held = hold_port(&port);
+    daemons[0] = control_daemon_create(directory, 1, 0, ports);
+    daemons[0]->config.metrics_port = port;
+    daemons[0]->config.socket_mode = 0666;
+    ck_assert_int_eq(chmod(directory, 0755), 0);
+    start(daemons[0]);
+    close(held);
+    for (int i = 0; i < JOBS; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "greedy%d", i);
+        join_as(&greedy[i], GREEDY, name);
+    }
+    ck_assert(why_has(port, "],\"left_out\":1}\n"));
+    for (int i = 0; i < 2; i++)
+        join_as(&other[i], OTHER, i == 0 ? "other0" : "other1");
+    ck_assert(why_has(port, "\"job\":\"other0\""));
+    ck_assert(why_has(port, "\"job\":\"other1\""));
+    ck_assert(why_has(port, "],\"left_out\":3}\n"));
+    ck_assert(why_has(port, "\"job\":\"greedy7\""));
+    for (int i = 0; i < 2; i++)
+        control_client_close(&other[i]);
+    ck_assert(why_has(port, "],\"left_out\":1}\n"));
+    for (int i = 0; i < JOBS; i++)
+        control_client_close(&greedy[i]);
+}
+END_TEST
+
 /* Verdicts on eight jobs: of each the last that was asked for. What is over makes room. */
 START_TEST(test_verdicts_for_the_page)
 {
@@ -546,6 +595,7 @@ int main(void)
     tcase_add_test(metrics, test_page);
     tcase_add_test(metrics, test_names_of_others);
     tcase_add_test(metrics, test_verdicts_for_the_page);
+    tcase_add_test(metrics, test_places_of_the_page);
     suite_add_tcase(suite, metrics);
     return suite_main(suite);
 }

@@ -1,7 +1,10 @@
 /* What another daemon says of a job's waits: questions about jobs that are not here, answers that
  * nobody asked for, and figures that make no sense. */
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "server/status/status_daemon.h"
@@ -114,6 +117,112 @@ START_TEST(figures_of_another_node_end_the_connection)
 }
 END_TEST
 
+/* --- a node that does not answer ---------------------------------------------------------------
+ */
+
+/* The stand-in for b's engine, on which its control thread waits while `is_shut`. */
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t gate_opens = PTHREAD_COND_INITIALIZER;
+static bool is_shut;
+static int (*real_status)(struct engine *engine, struct engine_status *status);
+
+static int status_behind_the_gate(struct engine *engine, struct engine_status *status)
+{
+    pthread_mutex_lock(&gate);
+    while (is_shut)
+        pthread_cond_wait(&gate_opens, &gate);
+    pthread_mutex_unlock(&gate);
+    return real_status(engine, status);
+}
+
+static void gate_set(bool shut)
+{
+    pthread_mutex_lock(&gate);
+    is_shut = shut;
+    pthread_cond_broadcast(&gate_opens);
+    pthread_mutex_unlock(&gate);
+}
+
+static struct control_daemon *two[2];
+
+static void setup_two(void)
+{
+    struct error error = {0};
+    directory = suite_make_directory();
+    ck_assert_int_eq(chmod(directory, 0755), 0);
+    int fds[2] = {control_daemon_bind(&ports[0]), control_daemon_bind(&ports[1])};
+    for (uint32_t i = 0; i < 2; i++) {
+        two[i] = control_daemon_create(directory, 2, i, ports);
+        two[i]->options.listen_fd = fds[i];
+        two[i]->config.socket_mode = 0666;
+    }
+    real_status = two[1]->options.engine.status;
+    two[1]->options.engine.status = status_behind_the_gate;
+    for (uint32_t i = 0; i < 2; i++)
+        ck_assert_msg(control_daemon_start(two[i], &error) == 0, "%s", error.text);
+}
+
+static void teardown_two(void)
+{
+    gate_set(false);
+    for (uint32_t i = 0; i < 2; i++)
+        control_daemon_free(two[i]);
+    suite_remove_directory(directory);
+}
+
+static void open_as(struct control_client *client, uint32_t uid, uint32_t node)
+{
+    ck_assert_int_eq(syscall(SYS_setresuid, -1, uid, -1), 0);
+    control_client_open(client, two[node]);
+    control_client_hello(client);
+    ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
+}
+
+/* While a node is silent one user asks without end. Whose job it is, and root, are told as soon as
+ * anybody, and so is everybody else. */
+START_TEST(nobody_asks_in_vain_while_a_node_is_silent)
+{
+    enum { OWNER = 4242, CURIOUS = 4243, MANY = 40 };
+    struct control_client workers[2], many[MANY], owner, root;
+    struct message message;
+    if (geteuid() != 0) {
+        suite_skip("nobody_asks_in_vain", "needs root to become two users");
+        return;
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        open_as(&workers[i], OWNER, i);
+        control_client_join(&workers[i], "train", 2, (int)i);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        control_client_expect(&workers[i], MESSAGE_JOINED, &message);
+        message_clear(&message);
+    }
+    gate_set(true);
+    for (int i = 0; i < MANY; i++) {
+        open_as(&many[i], CURIOUS, 0);
+        control_client_write(&many[i], "{\"type\":\"why\",\"job\":\"train\"}\n");
+    }
+    open_as(&owner, OWNER, 0);
+    open_as(&root, 0, 0);
+    struct control_client *asking[] = {&owner, &root, &many[0], &many[MANY - 1]};
+    for (int i = 0; i < 2; i++)
+        control_client_write(asking[i], "{\"type\":\"why\",\"job\":\"train\"}\n");
+    for (int i = 0; i < 4; i++) {
+        const char *line = control_client_line(asking[i]);
+        ck_assert_msg(line && strstr(line, "\"type\":\"why\"") &&
+                          strstr(line, "\"silent_nodes\":[\"b\"]"),
+                      "%s", line ? line : "nothing");
+    }
+    gate_set(false);
+    for (int i = 0; i < MANY; i++)
+        control_client_close(&many[i]);
+    control_client_close(&owner);
+    control_client_close(&root);
+    for (int i = 0; i < 2; i++)
+        control_client_close(&workers[i]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("control_why");
@@ -126,5 +235,10 @@ int main(void)
     tcase_add_loop_test(cases, a_daemon_without_sense_ends_the_connection, 0, 5);
     tcase_add_test(cases, figures_of_another_node_end_the_connection);
     suite_add_tcase(suite, cases);
+    TCase *silent = tcase_create("silent");
+    tcase_set_timeout(silent, 60);
+    tcase_add_checked_fixture(silent, setup_two, teardown_two);
+    tcase_add_test(silent, nobody_asks_in_vain_while_a_node_is_silent);
+    suite_add_tcase(suite, silent);
     return suite_main(suite);
 }
