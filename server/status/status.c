@@ -7,6 +7,7 @@
 #include <utlist.h>
 
 #include "common/text/json_text.h"
+#include "server/status/rank_room.h"
 #include "server/status/status_daemon.h"
 #include "server/status/status_recoveries.h"
 
@@ -94,12 +95,6 @@ static const struct engine_job_status *status_find_engine_job(const struct statu
     }
     return &none;
 }
-
-/* How many ranks the lists of this document may still have: what has no room is left out. So the
- * control thread is done with it in milliseconds whatever jobs there are. */
-struct rank_room {
-    uint32_t left;
-};
 
 static void status_put_late(struct json_text *text, struct rank_room *room,
                             const struct status_source *source, const struct job *job)
@@ -224,6 +219,7 @@ static void status_put_open_jobs(struct json_text *text, struct rank_room *room,
         status_put_job_head(text, job->name, states[job->state], job->uid, job->world_size);
         json_text_hex(text, "job_id", job->id);
         json_text_uint(text, "generation", job->generation);
+        rank_room_enter(room, job->uid);
         status_put_job_ranks(text, room, job);
         status_put_job_figures(text, status_find_engine_job(source, job->id),
                                HASH_COUNT(job->groups), source->config);
@@ -346,6 +342,7 @@ static void status_put_gatherings(struct json_text *text, struct rank_room *room
         status_put_job_head(text, gathering->name, "gathering", gathering->uid,
                             gathering->world_size);
         json_text_null(text, "job_id");
+        rank_room_enter(room, gathering->uid);
         status_put_gathering_ranks(text, room, gathering);
         status_put_waiting_ranks(text, waiting, status_waiting_find(waiting, gathering->name),
                                  gathering->name);
@@ -415,6 +412,7 @@ static void status_put_successions(struct json_text *text, struct rank_room *roo
         status_put_job_head(text, it->name, "waiting", it->uid, it->world_size);
         json_text_null(text, "job_id");
         json_text_uint(text, "generation", it->generation);
+        rank_room_enter(room, it->uid);
         status_put_succession_ranks(text, room, it);
         status_put_waiting_ranks(text, waiting, status_waiting_find(waiting, it->name), it->name);
         status_put_no_figures(text, source->config);
@@ -509,6 +507,19 @@ static void status_put_warnings(struct json_text *text, const struct status_sour
     json_text_close_array(text);
 }
 
+/* Present or missing, and late or lost. */
+static void status_share_out(struct rank_room *room, const struct status_source *source)
+{
+    const struct coordinator *coordinator = source->coordinator;
+    for (const struct job *job = coordinator_jobs(coordinator); job; job = job->hh.next)
+        rank_room_want(room, job->uid, 2 * job->world_size);
+    for (const struct gathering *it = coordinator_gatherings(coordinator); it; it = it->hh.next)
+        rank_room_want(room, it->uid, it->world_size);
+    for (const struct succession *it = coordinator_successions(coordinator); it; it = it->hh.next)
+        rank_room_want(room, it->uid, 2 * it->world_size);
+    rank_room_share_out(room, STATUS_RANKS_MAX);
+}
+
 char *status_document(const struct status_source *source, size_t *length)
 {
     struct json_text text;
@@ -530,11 +541,13 @@ char *status_document(const struct status_source *source, size_t *length)
     json_text_string(&text, "topology", source->topology);
     status_put_peers(&text, source);
     json_text_open_array(&text, "jobs");
-    struct rank_room room = {STATUS_RANKS_MAX};
+    struct rank_room room = {0};
+    status_share_out(&room, source);
     status_put_open_jobs(&text, &room, source);
     status_put_gatherings(&text, &room, source, &waiting);
     status_put_successions(&text, &room, source, &waiting);
     status_put_waiting(&text, &room, source, &waiting);
+    rank_room_clear(&room);
     json_text_close_array(&text);
     status_put_traffic(&text, source);
     status_put_users(&text, source);

@@ -34,7 +34,7 @@ static void setup(void)
                              .chunk_bytes = 65536,
                              .least_shard_bytes = 4096,
                              .jobs = 1 << 20,
-                             .workers = WORKERS,
+                             .workers = 2 * WORKERS, /* half of them one user may have */
                              .groups_per_job = 2,
                              .join_ms = 10000};
     log_init(&log_nowhere, "many", LOG_LEVEL_ERROR, -1, false);
@@ -48,9 +48,11 @@ static void teardown(void)
     membership_clear(&membership);
 }
 
+static uint32_t uid = 1000;
+
 static void join(uint32_t worker, const char *job, uint32_t world_size, int32_t rank)
 {
-    const struct coordinator_credentials credentials = {1000, worker};
+    const struct coordinator_credentials credentials = {uid, worker};
     struct message message = {.type = MESSAGE_JOIN, .world_size = world_size, .rank = rank};
     struct error error = {0};
     snprintf(message.job, sizeof(message.job), "%s", job);
@@ -166,6 +168,38 @@ START_TEST(test_no_more_ranks_than_the_largest_job_has)
 }
 END_TEST
 
+/* One user's many ranks leave out no other's, of jobs that come later. Of two that both want more
+ * than there is each has half. */
+START_TEST(test_users_share_the_ranks)
+{
+    enum { JOBS = 6 };
+    static const struct {
+        uint32_t uid, world_size;
+        size_t listed;
+    } cases[JOBS] = {{1000, MESSAGE_RANKS_MAX, (STATUS_RANKS_MAX - 1000 - 8) / 2},
+                     {1000, MESSAGE_RANKS_MAX, 0},
+                     {1001, 1000, 1000},
+                     {1002, 15000, 15000},
+                     {1002, MESSAGE_RANKS_MAX, (STATUS_RANKS_MAX - 1008) / 2 - 15000},
+                     {1003, 8, 8}};
+    for (uint32_t i = 0; i < JOBS; i++) {
+        char name[64], prefix[16];
+        snprintf(prefix, sizeof(prefix), "job%u-", i);
+        job_name_with_home(name, prefix, 0, 2);
+        uid = cases[i].uid;
+        join(i + 1, name, cases[i].world_size, 7);
+    }
+    json_t *jobs = jobs_of_status();
+    ck_assert_uint_eq(json_array_size(jobs), JOBS);
+    for (uint32_t i = 0; i < JOBS; i++) {
+        const json_t *job = json_array_get(jobs, i);
+        size_t listed = size_of(job, "ranks_present") + size_of(job, "ranks_missing");
+        ck_assert_msg(listed == cases[i].listed, "job %u: %zu", i, listed);
+    }
+    json_decref(jobs);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("status_many");
@@ -175,6 +209,7 @@ int main(void)
     tcase_add_test(cases, test_a_job_for_each_worker);
     tcase_add_loop_test(cases, test_one_job_for_all, 0, 2);
     tcase_add_test(cases, test_no_more_ranks_than_the_largest_job_has);
+    tcase_add_test(cases, test_users_share_the_ranks);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }
