@@ -134,29 +134,42 @@ static void log_put_counted(struct log *log, const char *line, size_t bytes)
         atomic_fetch_add(&log->dropped, dropped + 1);
 }
 
-static void log_keep(const struct log *log, enum log_level level, const char *text)
+static void log_keep(const struct log *log, uint64_t owner, enum log_level level, const char *text)
 {
     char time[LOG_TIME_BYTES];
     log_time_text(time);
-    log_ring_put(log->ring, level, time, text);
+    log_ring_put(log->ring, owner, level, time, text);
 }
 
-void log_write(struct log *log, enum log_level level, const char *format, ...)
+static void log_write_as(struct log *log, uint64_t owner, enum log_level level, const char *format,
+                         va_list arguments)
 {
     if (!log || log->fd < 0 || level > log->level)
         return;
     char line[LOG_LINE_BYTES], text[LOG_LINE_BYTES];
     const size_t prefix = log_prefix(log, level, line, sizeof(line));
-    va_list arguments;
-    va_start(arguments, format);
-    int wanted = vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
-    if (wanted < 0)
+    if (vsnprintf(text, sizeof(text), format, arguments) < 0)
         return;
     /* One event stays one line, whatever a peer's text held. */
     size_t used = prefix + shown_copy(line + prefix, sizeof(line) - prefix - 1, text);
     if (log->ring && level <= LOG_LEVEL_WARNING)
-        log_keep(log, level, line + prefix);
+        log_keep(log, owner, level, line + prefix);
     line[used++] = '\n';
     log_put_counted(log, line, used);
+}
+
+void log_write(struct log *log, enum log_level level, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    log_write_as(log, 0, level, format, arguments);
+    va_end(arguments);
+}
+
+void log_write_of(struct log *log, uint64_t owner, enum log_level level, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    log_write_as(log, owner, level, format, arguments);
+    va_end(arguments);
 }

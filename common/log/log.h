@@ -51,6 +51,9 @@ const char *log_level_name(enum log_level level);
 
 void log_write(struct log *log, enum log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same, of somebody who shares the ring with others; 0: of the program itself, as above. */
+void log_write_of(struct log *log, uint64_t owner, enum log_level level, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 #define log_error(log, ...) log_write((log), LOG_LEVEL_ERROR, __VA_ARGS__)
 #define log_warning(log, ...) log_write((log), LOG_LEVEL_WARNING, __VA_ARGS__)

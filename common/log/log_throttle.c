@@ -32,9 +32,10 @@ void log_throttled(struct log *log, struct log_throttle *throttle, uint64_t now_
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
     if (left_out > 0)
-        log_write(log, level, "%s (%" PRIu64 " more such lines were left out)", text, left_out);
+        log_write_of(log, (uintptr_t)throttle, level,
+                     "%s (%" PRIu64 " more such lines were left out)", text, left_out);
     else
-        log_write(log, level, "%s", text);
+        log_write_of(log, (uintptr_t)throttle, level, "%s", text);
 }
 
 struct log_throttle *log_throttle_of(struct log_throttles *throttles, uint64_t number)

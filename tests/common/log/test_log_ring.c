@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/log/log_throttle.h"
 #include "tests/lib/suite.h"
 
 static struct log_ring ring;
@@ -68,6 +69,48 @@ START_TEST(test_the_last_ones_stay)
 }
 END_TEST
 
+static uint32_t lines_with(const char *piece)
+{
+    uint32_t count = log_ring_read(&ring, lines), with = 0;
+    for (uint32_t i = 0; i < count; i++)
+        with += strstr(lines[i].text, piece) != NULL;
+    return with;
+}
+
+/* Whoever causes many lines pushes out his own, once others have some; and they stay in order. */
+START_TEST(test_nobody_pushes_out_others)
+{
+    static struct log_throttle greedy, other;
+    for (uint32_t i = 0; i < 30; i++)
+        log_throttled(&log_, &greedy, 1, LOG_LEVEL_WARNING, "greedy %u", i);
+    ck_assert_uint_eq(lines_with("greedy"), LOG_RING_LINES);
+    for (uint32_t i = 0; i < 4; i++) {
+        log_throttled(&log_, &other, 1, LOG_LEVEL_WARNING, "other %u", i);
+        log_error(&log_, "own %u", i);
+    }
+    for (uint32_t i = 0; i < 30; i++)
+        log_throttled(&log_, &greedy, NS_PER_S * 1000, LOG_LEVEL_WARNING, "greedy again %u", i);
+    ck_assert_uint_eq(lines_with("other"), 4);
+    ck_assert_uint_eq(lines_with("own"), 4);
+    ck_assert_uint_eq(lines_with("greedy again"), LOG_RING_LINES / 2);
+    ck_assert_str_eq(lines[0].text, "other 0");
+    ck_assert_str_eq(lines[7].text, "own 3");
+    ck_assert_str_eq(lines[LOG_RING_LINES - 1].text, "greedy again 29");
+}
+END_TEST
+
+/* Each has one: then the oldest goes, for it is a log. */
+START_TEST(test_many_have_one_each)
+{
+    char text[32];
+    for (uint32_t i = 0; i < 3 * LOG_RING_LINES; i++)
+        log_write_of(&log_, 1000 + i, LOG_LEVEL_WARNING, "of %u", i);
+    ck_assert_uint_eq(log_ring_read(&ring, lines), LOG_RING_LINES);
+    snprintf(text, sizeof(text), "of %u", 2 * LOG_RING_LINES);
+    ck_assert_str_eq(lines[0].text, text);
+}
+END_TEST
+
 START_TEST(test_long_lines_are_cut)
 {
     char text[4 * LOG_RING_TEXT_BYTES];
@@ -114,6 +157,8 @@ int main(void)
     tcase_add_test(cases, test_warnings_are_kept);
     tcase_add_test(cases, test_level);
     tcase_add_test(cases, test_the_last_ones_stay);
+    tcase_add_test(cases, test_nobody_pushes_out_others);
+    tcase_add_test(cases, test_many_have_one_each);
     tcase_add_test(cases, test_long_lines_are_cut);
     tcase_add_test(cases, test_threads);
     suite_add_tcase(suite, cases);

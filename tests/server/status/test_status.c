@@ -514,8 +514,8 @@ END_TEST
 START_TEST(test_warnings)
 {
     const struct log_line lines[] = {
-        {LOG_LEVEL_WARNING, "2026-11-23T16:00:00.000Z", "job 'a\"b' waits"},
-        {LOG_LEVEL_ERROR, "2026-11-23T16:00:01.000Z", "out of descriptors"},
+        {LOG_LEVEL_WARNING, "2026-11-23T16:00:00.000Z", "job 'a\"b' waits", 0},
+        {LOG_LEVEL_ERROR, "2026-11-23T16:00:01.000Z", "out of descriptors", 0},
     };
     struct status_source source = source_of(0);
     source.warnings = lines;
