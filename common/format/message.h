@@ -30,8 +30,8 @@
 #define MESSAGE_ADDRESS_BYTES 256
 #define MESSAGE_TOKEN_BYTES 16
 /* By one rank: groups that are not open yet. And if there is more than one, ranks of them all. */
-#define MESSAGE_GROUPS_WAITED_FOR 16u
-#define MESSAGE_RANKS_WAITED_FOR 4096u
+#define MESSAGE_GROUPS_WAITED_FOR_MAX 16u
+#define MESSAGE_RANKS_WAITED_FOR_MAX 4096u
 #define MESSAGE_TIMEOUT_MAX_MS 2000000000u
 #define MESSAGE_TRACE_MAX_MS 60000u
 

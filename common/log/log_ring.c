@@ -5,7 +5,7 @@
 
 void log_ring_init(struct log_ring *ring)
 {
-    *ring = (struct log_ring){.places.limit = LOG_RING_LINES};
+    *ring = (struct log_ring){.places.limit = LOG_RING_LINES_MAX};
     pthread_mutex_init(&ring->lock, NULL);
 }
 
@@ -45,7 +45,7 @@ void log_ring_put(struct log_ring *ring, uint64_t owner, enum log_level level, c
     pthread_mutex_unlock(&ring->lock);
 }
 
-uint32_t log_ring_read(struct log_ring *ring, struct log_line lines[LOG_RING_LINES])
+uint32_t log_ring_read(struct log_ring *ring, struct log_line lines[LOG_RING_LINES_MAX])
 {
     pthread_mutex_lock(&ring->lock);
     uint32_t count = (uint32_t)ring->places.used;

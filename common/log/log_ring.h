@@ -10,7 +10,7 @@
 #include "common/base/quota.h"
 #include "common/log/log.h"
 
-#define LOG_RING_LINES 16u
+#define LOG_RING_LINES_MAX 16u
 #define LOG_RING_TEXT_BYTES 512u
 
 struct log_line {
@@ -22,8 +22,8 @@ struct log_line {
 
 struct log_ring {
     pthread_mutex_t lock;
-    struct quota places;                   /* of its lines, by their owners */
-    struct log_line lines[LOG_RING_LINES]; /* [places.used], the oldest first */
+    struct quota places;                       /* of its lines, by their owners */
+    struct log_line lines[LOG_RING_LINES_MAX]; /* [places.used], the oldest first */
 };
 
 void log_ring_init(struct log_ring *ring);
@@ -33,6 +33,6 @@ void log_ring_destroy(struct log_ring *ring);
 void log_ring_put(struct log_ring *ring, uint64_t owner, enum log_level level, const char *time,
                   const char *text);
 /* The oldest first; how many there are. */
-uint32_t log_ring_read(struct log_ring *ring, struct log_line lines[LOG_RING_LINES]);
+uint32_t log_ring_read(struct log_ring *ring, struct log_line lines[LOG_RING_LINES_MAX]);
 
 #endif

@@ -41,7 +41,7 @@ void log_throttled(struct log *log, struct log_throttle *throttle, uint64_t now_
 struct log_throttle *log_throttle_of(struct log_throttles *throttles, uint64_t number)
 {
     /* Fibonacci hashing: numbers that follow each other get places of their own. */
-    return &throttles->of[(number * UINT64_C(0x9e3779b97f4a7c15) >> 32) % LOG_THROTTLES];
+    return &throttles->of[(number * UINT64_C(0x9e3779b97f4a7c15) >> 32) % LOG_THROTTLES_MAX];
 }
 
 void log_throttle_sweep(struct log *log, struct log_throttle *throttle, uint64_t now_ns,
@@ -60,6 +60,6 @@ void log_throttle_sweep(struct log *log, struct log_throttle *throttle, uint64_t
 void log_throttles_sweep(struct log *log, struct log_throttles *throttles, uint64_t now_ns,
                          const char *what)
 {
-    for (uint32_t i = 0; i < LOG_THROTTLES; i++)
+    for (uint32_t i = 0; i < LOG_THROTTLES_MAX; i++)
         log_throttle_sweep(log, &throttles->of[i], now_ns, what);
 }

@@ -13,7 +13,7 @@
 
 #define LOG_THROTTLE_BURST 32u
 #define LOG_THROTTLE_INTERVAL_NS (5 * NS_PER_S)
-#define LOG_THROTTLES 64u
+#define LOG_THROTTLES_MAX 64u
 
 struct log_throttle {
     uint64_t paid_ns;  /* the lines so far have used up the time until here */
@@ -21,7 +21,7 @@ struct log_throttle {
 };
 
 struct log_throttles {
-    struct log_throttle of[LOG_THROTTLES];
+    struct log_throttle of[LOG_THROTTLES_MAX];
 };
 
 /* Whether a line may go at now_ns; if not, it counts as left out. If so, *left_out is how many

@@ -26,7 +26,7 @@
 #include "common/transport/transport_request.h"
 
 #define CONNECTION_DATA_BYTES 256 /* the most that a provider hands over with a request */
-#define STRANGERS 32              /* connections that are no peer's, beside one for each peer */
+#define STRANGERS_MAX 32          /* connections that are no peer's, beside one for each peer */
 #define DATA_POLLS 16 /* after so many in a row that brought data, connections are looked at */
 
 enum peer_state { PEER_IDLE, PEER_EXPECTING, PEER_CONNECTING, PEER_ACCEPTING, PEER_UP };
@@ -612,7 +612,7 @@ static int connected_port_open(struct connected *c, struct error *error)
     struct sockaddr_storage address = {0};
     if (c->address_bytes <= sizeof(address))
         memcpy(&address, c->address, c->address_bytes);
-    c->port = port_open(&address, c->fabric.peers + STRANGERS, true, c->fabric.log);
+    c->port = port_open(&address, c->fabric.peers + STRANGERS_MAX, true, c->fabric.log);
     return c->port ? 0 : error_set(error, ERR_MEMORY, "out of memory");
 }
 

@@ -14,7 +14,8 @@
 #include "common/base/clock.h"
 #include "common/transport/transport_port.h"
 
-#define STRANGERS 32 /* connections from hosts that no peer is on, under an endpoint over TCP */
+#define STRANGERS_MAX 32 /* connections from hosts that no peer is on, under an endpoint over TCP  \
+                          */
 #define ADDRESSES_MAX 65536 /* entries of the address vector that are traced back to peers */
 
 struct peer {
@@ -346,7 +347,7 @@ static int datagram_port_open(struct datagram *d, struct error *error)
     struct sockaddr_storage address = {0};
     if (d->address_bytes <= sizeof(address))
         memcpy(&address, d->address, d->address_bytes);
-    d->port = port_open(&address, STRANGERS, false, d->fabric.log);
+    d->port = port_open(&address, STRANGERS_MAX, false, d->fabric.log);
     return d->port ? 0 : error_set(error, ERR_MEMORY, "out of memory");
 }
 

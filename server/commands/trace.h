@@ -11,7 +11,7 @@
 
 #include "common/base/error.h"
 
-#define TRACE_RECORDS (1u << 18) /* of one trace: 14 MiB, while it is taken and read */
+#define TRACE_RECORDS_MAX (1u << 18) /* of one trace: 14 MiB, while it is taken and read */
 #define TRACE_NO_PEER UINT32_MAX
 
 /* What `peer` is differs: a rank of the job, or the number of a node. */

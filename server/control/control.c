@@ -434,7 +434,7 @@ static int control_make_parts(struct control *control, struct error *error)
         .limits = {[ACCOUNT_MEMORY] =
                        config->user_bytes > 0 ? config->user_bytes : control_machine_bytes(),
                    [ACCOUNT_LEFT] = UINT64_MAX,
-                   [ACCOUNT_OUTPUT] = CONTROL_USER_OUTPUT_BYTES,
+                   [ACCOUNT_OUTPUT] = CONTROL_USER_OUTPUT_MAX_BYTES,
                    [ACCOUNT_DESCRIPTORS] = CONTROL_USER_DESCRIPTORS(config->workers)}};
     control->peer_of = calloc(config->server_count, sizeof(struct control_peer *));
     control->conversations = calloc(config->server_count, sizeof(struct conversation));

@@ -11,7 +11,7 @@
 
 #define ANSWERS_MS 1000
 /* Of the page: jobs that are asked for, by the users whose they are; and how often. */
-#define PAGE_JOBS CONTROL_VERDICTS
+#define PAGE_JOBS_MAX CONTROL_VERDICTS
 #define PAGE_NS NS_PER_S
 /* What was found longer ago is in no metric: nobody has asked since. */
 #define VERDICT_NS (120 * NS_PER_S)
@@ -51,13 +51,13 @@ struct control_why_page {
     bool asking;
 };
 struct control_why_pages {
-    struct control_why_page pages[PAGE_JOBS];
+    struct control_why_page pages[PAGE_JOBS_MAX];
     struct quota places;
 };
 
 static struct control_why_page *why_page_of(struct control *control, uint64_t job)
 {
-    for (uint32_t i = 0; control->why_pages && i < PAGE_JOBS; i++) {
+    for (uint32_t i = 0; control->why_pages && i < PAGE_JOBS_MAX; i++) {
         if (control->why_pages->pages[i].job == job)
             return &control->why_pages->pages[i];
     }
@@ -301,7 +301,7 @@ static void why_page_free(struct control *control, struct control_why_page *page
 static struct control_why_page *why_page_give_up(struct control *control, uint32_t uid)
 {
     uint64_t giver = quota_giver(&control->why_pages->places, uid, 1);
-    for (uint32_t i = 0; giver != uid && i < PAGE_JOBS; i++) {
+    for (uint32_t i = 0; giver != uid && i < PAGE_JOBS_MAX; i++) {
         struct control_why_page *page = &control->why_pages->pages[i];
         if (page->uid != giver)
             continue;
@@ -330,7 +330,7 @@ static struct control_why_page *why_page_take(struct control *control, const str
 /* Places of jobs that have ended are free. */
 static void why_pages_sweep(struct control *control)
 {
-    for (uint32_t i = 0; i < PAGE_JOBS; i++) {
+    for (uint32_t i = 0; i < PAGE_JOBS_MAX; i++) {
         struct control_why_page *page = &control->why_pages->pages[i];
         const struct job *job = coordinator_jobs(control->coordinator);
         while (job && (job->id != page->job || job->state != JOB_READY))
@@ -359,7 +359,7 @@ static bool why_pages_open(struct control *control)
     if (!control->why_pages)
         control->why_pages = calloc(1, sizeof(*control->why_pages));
     if (control->why_pages) {
-        control->why_pages->places.limit = PAGE_JOBS;
+        control->why_pages->places.limit = PAGE_JOBS_MAX;
         why_pages_sweep(control);
     }
     return control->why_pages;
@@ -472,7 +472,7 @@ void control_why_clear(struct control *control)
 {
     while (control->whys)
         why_free(control->whys); /* NOLINT(clang-analyzer-unix.Malloc) */
-    for (uint32_t i = 0; control->why_pages && i < PAGE_JOBS; i++)
+    for (uint32_t i = 0; control->why_pages && i < PAGE_JOBS_MAX; i++)
         free(control->why_pages->pages[i].document);
     if (control->why_pages)
         quota_clear(&control->why_pages->places);

@@ -25,9 +25,9 @@ group_request(const struct worker *worker, const uint32_t *ranks, uint32_t count
 static int group_request_check_waiting(const struct coordinator *c, const struct worker *worker,
                                        uint32_t count, struct error *error)
 {
-    uint32_t most = c->config->groups_per_job < MESSAGE_GROUPS_WAITED_FOR
+    uint32_t most = c->config->groups_per_job < MESSAGE_GROUPS_WAITED_FOR_MAX
                         ? c->config->groups_per_job
-                        : MESSAGE_GROUPS_WAITED_FOR;
+                        : MESSAGE_GROUPS_WAITED_FOR_MAX;
     uint32_t waiting = 0;
     uint64_t ranks = count;
     const struct worker_group_request *request;
@@ -36,13 +36,13 @@ static int group_request_check_waiting(const struct coordinator *c, const struct
         waiting++;
         ranks += request->count;
     }
-    if (waiting >= most || (waiting > 0 && ranks > MESSAGE_RANKS_WAITED_FOR))
+    if (waiting >= most || (waiting > 0 && ranks > MESSAGE_RANKS_WAITED_FOR_MAX))
         return error_set(error, ERR_MEMORY,
                          "rank %u of job '%s' waits for %u groups, which have %" PRIu64
                          " ranks with this one: at most %u groups (limits.groups_per_job, or %u), "
                          "or several of %u ranks in all, may be waited for",
                          worker->rank, worker->job->name, waiting, ranks, most,
-                         MESSAGE_GROUPS_WAITED_FOR, MESSAGE_RANKS_WAITED_FOR);
+                         MESSAGE_GROUPS_WAITED_FOR_MAX, MESSAGE_RANKS_WAITED_FOR_MAX);
     return 0;
 }
 

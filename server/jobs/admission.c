@@ -88,11 +88,11 @@ static struct admission_place *admission_pick(const struct admission *admission,
 static bool admission_is_crowded(const struct admission *admission, bool known, uint64_t number)
 {
     if (known)
-        return admission->known >= ADMISSION_KNOWN_FULL;
+        return admission->known >= ADMISSION_KNOWN_MAX;
     if (admission->strangers < ADMISSION_STRANGER_START)
         return false;
     uint32_t over = admission->strangers - ADMISSION_STRANGER_START;
-    uint32_t span = ADMISSION_STRANGER_FULL - ADMISSION_STRANGER_START;
+    uint32_t span = ADMISSION_STRANGER_MAX - ADMISSION_STRANGER_START;
     return number % 100 < ADMISSION_STRANGER_RATE + (100 - ADMISSION_STRANGER_RATE) * over / span;
 }
 
@@ -109,7 +109,7 @@ struct admission_place *admission_enter(struct admission *admission, struct admi
         of_source += admission_is_same(place, other);
     }
     struct admission_place *gone = NULL;
-    if (of_source >= (place->known ? ADMISSION_KNOWN_SOURCE : ADMISSION_STRANGER_SOURCE))
+    if (of_source >= (place->known ? ADMISSION_KNOWN_SOURCE_MAX : ADMISSION_STRANGER_SOURCE_MAX))
         gone = admission_pick(admission, place, true, of_source, number);
     else if (admission_is_crowded(admission, place->known, chance * 100 / 256))
         gone = admission_pick(admission, place, false,

@@ -15,13 +15,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ADMISSION_KNOWN_SOURCE 128u  /* of one address of the roster */
-#define ADMISSION_KNOWN_FULL 512u    /* of all of them */
-#define ADMISSION_STRANGER_SOURCE 8u /* of one other address */
-#define ADMISSION_STRANGER_START 16u /* of all of these: from here on one goes now and then, */
-#define ADMISSION_STRANGER_RATE 30u  /* at first in so many of 100 cases, */
-#define ADMISSION_STRANGER_FULL 64u  /* and here always */
-#define ADMISSION_NODE_SOURCES 8u    /* addresses that are remembered of a node */
+#define ADMISSION_KNOWN_SOURCE_MAX 128u  /* of one address of the roster */
+#define ADMISSION_KNOWN_MAX 512u         /* of all of them */
+#define ADMISSION_STRANGER_SOURCE_MAX 8u /* of one other address */
+#define ADMISSION_STRANGER_START 16u     /* of all of these: from here on one goes now and then, */
+#define ADMISSION_STRANGER_RATE 30u      /* at first in so many of 100 cases, */
+#define ADMISSION_STRANGER_MAX 64u       /* and here always */
+#define ADMISSION_NODE_SOURCES 8u        /* addresses that are remembered of a node */
 
 /* An IPv6 address, or an IPv4 address mapped into one. */
 struct admission_source {

@@ -275,7 +275,7 @@ static bool resume_has_room(const struct resume *resume, uint32_t taken, uint32_
     for (uint32_t i = taken; i <= sent; i++)
         ranks += resume->asks[i].group->size;
     return sent == taken ||
-           (sent - taken < MESSAGE_GROUPS_WAITED_FOR && ranks <= MESSAGE_RANKS_WAITED_FOR);
+           (sent - taken < MESSAGE_GROUPS_WAITED_FOR_MAX && ranks <= MESSAGE_RANKS_WAITED_FOR_MAX);
 }
 
 /* As many at once as the daemon lets a rank wait for. All ranks have them in the same order, so the

@@ -36,16 +36,18 @@
 #define CONTROL_USER_DESCRIPTORS(workers) ((uint64_t)CONTROL_DESCRIPTORS * ((workers) + 16u))
 #define CONTROL_DESCRIPTORS_SENT 253 /* that one message may bring: the kernel's limit */
 #define CONTROL_ANY_USER UINT32_MAX
-#define CONTROL_OUTPUT_BYTES ((size_t)16 << 20) /* a reader that is further behind is cut off */
-#define CONTROL_USER_OUTPUT_BYTES                                                                  \
+#define CONTROL_OUTPUT_MAX_BYTES ((size_t)16 << 20) /* a reader that is further behind is cut off  \
+                                                     */
+#define CONTROL_USER_OUTPUT_MAX_BYTES                                                              \
     ((size_t)64 << 20)                               /* of a user's connections together, beyond:  \
                                                       */
 #define CONTROL_FREE_OUTPUT_BYTES ((size_t)64 << 10) /* which each may have */
-#define CONTROL_STATUS_BYTES ((size_t)64 << 20) /* of a status; shoalctl reads no longer line */
-#define CONTROL_TURN_LINES 16u                  /* of one connection before it is another's turn */
-#define CONTROL_TURN_ACCEPTS 16u                /* TCP connections before it is others' turn */
-#define CONTROL_TURN_NS 1000000u                /* likewise */
-#define CONTROL_LIST_S 20                       /* in which a line with lists must have ended */
+#define CONTROL_STATUS_MAX_BYTES ((size_t)64 << 20)  /* of a status; shoalctl reads no longer line \
+                                                      */
+#define CONTROL_TURN_LINES 16u   /* of one connection before it is another's turn */
+#define CONTROL_TURN_ACCEPTS 16u /* TCP connections before it is others' turn */
+#define CONTROL_TURN_NS 1000000u /* likewise */
+#define CONTROL_LIST_S 20        /* in which a line with lists must have ended */
 #define CONTROL_PARENT_DRAIN_MS 1000u
 #define CONTROL_ACCEPT_MS 200 /* until accepting is tried again that cannot be done now */
 
@@ -224,7 +226,7 @@ struct control_stream_handlers {
 };
 
 /* Descriptors that wait to go out to one connection. */
-#define CONTROL_DESCRIPTORS_OUT 256u
+#define CONTROL_DESCRIPTORS_OUT_MAX 256u
 
 /* A descriptor that goes out with a byte of the output. */
 struct control_descriptor {

@@ -20,7 +20,7 @@
 #define CROWD_NS 50000000u
 #define CROWDED_NS 100000u
 /* Lines with lists that a user may be in the middle of. */
-#define USER_LISTS 16u
+#define USER_LISTS_MAX 16u
 
 /* All streams that had to wait have had somebody else's turn. They come in the order in which they
  * began to wait. */
@@ -96,7 +96,7 @@ struct control_share *control_share_of_user(struct control *control, uint32_t ui
         share->uid = uid;
         share->limit_ns = USER_NS;
         share->limit_bytes = USER_BYTES;
-        share->limit_lists = USER_LISTS;
+        share->limit_lists = USER_LISTS_MAX;
         HASH_ADD(hh, control->shares, uid, sizeof(share->uid), share);
         if (!HASH_IS_ADDED(share)) {
             free(share);

@@ -47,7 +47,7 @@ static bool account_descriptors(struct control_stream *stream, uint32_t more)
 bool control_account_has_room(struct control_stream *stream)
 {
     struct control_stream *other;
-    if (stream->out_count >= CONTROL_DESCRIPTORS_OUT)
+    if (stream->out_count >= CONTROL_DESCRIPTORS_OUT_MAX)
         return false;
     if (account_descriptors(stream, 1))
         return true;

@@ -102,7 +102,7 @@ void control_stream_send(struct control_stream *stream, const char *bytes, size_
     if (stream->wire)
         waiting += control_wire_waiting(stream->wire);
     int result = 0;
-    if (waiting + length > CONTROL_OUTPUT_BYTES + stream->answer_bytes ||
+    if (waiting + length > CONTROL_OUTPUT_MAX_BYTES + stream->answer_bytes ||
         !control_account_output(stream, waiting + length))
         result = ERR_MEMORY;
     else if (stream->wire)

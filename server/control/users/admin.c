@@ -48,7 +48,7 @@ static char *admin_status(struct control *control, size_t *length)
 {
     struct engine_status engine;
     struct status_source source;
-    struct log_line warnings[LOG_RING_LINES];
+    struct log_line warnings[LOG_RING_LINES_MAX];
     if (admin_source(control, &engine, &source) < 0)
         return NULL;
     if (control->log->ring)
@@ -73,7 +73,7 @@ static char *admin_no_status(size_t status_bytes, size_t *length)
     if (status_bytes > 0)
         snprintf(message.text, sizeof(message.text),
                  "the status has %zu bytes, more than the %zu that are allowed", status_bytes,
-                 CONTROL_STATUS_BYTES);
+                 CONTROL_STATUS_MAX_BYTES);
     else
         snprintf(message.text, sizeof(message.text), "no memory for the status");
     return message_encode(&message, length);
@@ -85,11 +85,11 @@ static void admin_on_status(evutil_socket_t fd, short what, void *argument)
     struct control *control = argument;
     size_t length = 0, copied = 0;
     char *answer = admin_status(control, &length);
-    if (!answer || length > CONTROL_STATUS_BYTES) {
+    if (!answer || length > CONTROL_STATUS_MAX_BYTES) {
         free(answer);
         answer = admin_no_status(length, &length);
     }
-    while (control->status_waiters && copied < CONTROL_OUTPUT_BYTES) {
+    while (control->status_waiters && copied < CONTROL_OUTPUT_MAX_BYTES) {
         struct control_worker *worker = control->status_waiters;
         DL_DELETE(control->status_waiters, worker);
         worker->wants_status = false;

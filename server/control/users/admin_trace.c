@@ -203,7 +203,7 @@ static struct admin_trace *tracing_create(struct control_worker *worker, const s
 static int tracing_begin(struct control *control, struct control_worker *worker,
                          const struct job *job, uint32_t duration_ms, struct error *error)
 {
-    struct trace *trace = trace_create(control->trace_number + 1, job->id, TRACE_RECORDS);
+    struct trace *trace = trace_create(control->trace_number + 1, job->id, TRACE_RECORDS_MAX);
     struct admin_trace *tracing = trace ? tracing_create(worker, job) : NULL;
     if (!tracing) {
         trace_free(trace);

@@ -18,7 +18,7 @@
 #define ACCEPTED_AT_ONCE 4
 #define DOCUMENT_NS (100 * NS_PER_MS) /* a document is given out for so long */
 /* Each connection has a copy of what it reads. */
-#define DOCUMENT_BYTES ((size_t)8 << 20)
+#define DOCUMENT_MAX_BYTES ((size_t)8 << 20)
 /* What is served may be read by whoever asked alone: no page of somebody else's, no cache. */
 #define HEADERS                                                                                    \
     "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nX-Frame-Options: DENY\r\n"      \
@@ -106,7 +106,7 @@ static const char *http_text(struct control_http *http,
         copy->made_ns = now_ns;
     }
     *length = copy->length;
-    return copy->length <= DOCUMENT_BYTES ? copy->text : NULL;
+    return copy->length <= DOCUMENT_MAX_BYTES ? copy->text : NULL;
 }
 
 /* `document`: where status is HTTP_STATUS_OK. */

@@ -11,7 +11,7 @@
 
 static struct log_ring ring;
 static struct log log_;
-static struct log_line lines[LOG_RING_LINES];
+static struct log_line lines[LOG_RING_LINES_MAX];
 
 static void setup(void)
 {
@@ -59,11 +59,11 @@ END_TEST
 START_TEST(test_the_last_ones_stay)
 {
     char text[32];
-    for (uint32_t i = 0; i < 3 * LOG_RING_LINES + 5; i++)
+    for (uint32_t i = 0; i < 3 * LOG_RING_LINES_MAX + 5; i++)
         log_warning(&log_, "line %u", i);
-    ck_assert_uint_eq(log_ring_read(&ring, lines), LOG_RING_LINES);
-    for (uint32_t i = 0; i < LOG_RING_LINES; i++) {
-        snprintf(text, sizeof(text), "line %u", 2 * LOG_RING_LINES + 5 + i);
+    ck_assert_uint_eq(log_ring_read(&ring, lines), LOG_RING_LINES_MAX);
+    for (uint32_t i = 0; i < LOG_RING_LINES_MAX; i++) {
+        snprintf(text, sizeof(text), "line %u", 2 * LOG_RING_LINES_MAX + 5 + i);
         ck_assert_str_eq(lines[i].text, text);
     }
 }
@@ -83,7 +83,7 @@ START_TEST(test_nobody_pushes_out_others)
     static struct log_throttle greedy, other;
     for (uint32_t i = 0; i < 30; i++)
         log_throttled(&log_, &greedy, 1, LOG_LEVEL_WARNING, "greedy %u", i);
-    ck_assert_uint_eq(lines_with("greedy"), LOG_RING_LINES);
+    ck_assert_uint_eq(lines_with("greedy"), LOG_RING_LINES_MAX);
     for (uint32_t i = 0; i < 4; i++) {
         log_throttled(&log_, &other, 1, LOG_LEVEL_WARNING, "other %u", i);
         log_error(&log_, "own %u", i);
@@ -92,10 +92,10 @@ START_TEST(test_nobody_pushes_out_others)
         log_throttled(&log_, &greedy, NS_PER_S * 1000, LOG_LEVEL_WARNING, "greedy again %u", i);
     ck_assert_uint_eq(lines_with("other"), 4);
     ck_assert_uint_eq(lines_with("own"), 4);
-    ck_assert_uint_eq(lines_with("greedy again"), LOG_RING_LINES / 2);
+    ck_assert_uint_eq(lines_with("greedy again"), LOG_RING_LINES_MAX / 2);
     ck_assert_str_eq(lines[0].text, "other 0");
     ck_assert_str_eq(lines[7].text, "own 3");
-    ck_assert_str_eq(lines[LOG_RING_LINES - 1].text, "greedy again 29");
+    ck_assert_str_eq(lines[LOG_RING_LINES_MAX - 1].text, "greedy again 29");
 }
 END_TEST
 
@@ -103,10 +103,10 @@ END_TEST
 START_TEST(test_many_have_one_each)
 {
     char text[32];
-    for (uint32_t i = 0; i < 3 * LOG_RING_LINES; i++)
+    for (uint32_t i = 0; i < 3 * LOG_RING_LINES_MAX; i++)
         log_write_of(&log_, 1000 + i, LOG_LEVEL_WARNING, "of %u", i);
-    ck_assert_uint_eq(log_ring_read(&ring, lines), LOG_RING_LINES);
-    snprintf(text, sizeof(text), "of %u", 2 * LOG_RING_LINES);
+    ck_assert_uint_eq(log_ring_read(&ring, lines), LOG_RING_LINES_MAX);
+    snprintf(text, sizeof(text), "of %u", 2 * LOG_RING_LINES_MAX);
     ck_assert_str_eq(lines[0].text, text);
 }
 END_TEST

@@ -138,11 +138,11 @@ START_TEST(one_users_lines_do_not_hide_anothers)
     /* Numbers that follow each other spread. */
     uint32_t used = 0;
     static struct log_throttles spread;
-    for (uint64_t uid = 1000; uid < 1000 + LOG_THROTTLES; uid++)
+    for (uint64_t uid = 1000; uid < 1000 + LOG_THROTTLES_MAX; uid++)
         log_throttle_of(&spread, uid)->left_out = 1;
-    for (uint32_t i = 0; i < LOG_THROTTLES; i++)
+    for (uint32_t i = 0; i < LOG_THROTTLES_MAX; i++)
         used += (uint32_t)spread.of[i].left_out;
-    ck_assert_uint_ge(used, LOG_THROTTLES / 2);
+    ck_assert_uint_ge(used, LOG_THROTTLES_MAX / 2);
 }
 END_TEST
 

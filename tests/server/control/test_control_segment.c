@@ -184,7 +184,7 @@ START_TEST(descriptors_that_nobody_takes)
     struct message message;
     int before = dup(client.fd);
     close(before);
-    for (uint32_t i = 0; i < CONTROL_DESCRIPTORS_OUT; i++)
+    for (uint32_t i = 0; i < CONTROL_DESCRIPTORS_OUT_MAX; i++)
         send_descriptor(i);
     for (uint32_t i = 0; i < 100; i++)
         next_line(&message); /* more than a client keeps */
@@ -202,9 +202,9 @@ END_TEST
 /* Each one that waits is one of the daemon's. */
 START_TEST(more_descriptors_than_may_wait)
 {
-    for (uint32_t i = 0; i < CONTROL_DESCRIPTORS_OUT + 2; i++)
+    for (uint32_t i = 0; i < CONTROL_DESCRIPTORS_OUT_MAX + 2; i++)
         send_descriptor(i);
-    ck_assert_uint_eq(stream->out_count, CONTROL_DESCRIPTORS_OUT);
+    ck_assert_uint_eq(stream->out_count, CONTROL_DESCRIPTORS_OUT_MAX);
     ck_assert_int_ge(event_base_loop(control.base, EVLOOP_ONCE | EVLOOP_NONBLOCK), 0);
     ck_assert_ptr_null(stream);
     ck_assert_int_lt(end_code, 0);

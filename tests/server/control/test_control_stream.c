@@ -51,7 +51,7 @@ static void setup(void)
     static const struct control_stream_handlers handlers = {handle_line, handle_end};
     int ends[2];
     control = (struct control){0};
-    control.accounts.limits[ACCOUNT_OUTPUT] = CONTROL_USER_OUTPUT_BYTES;
+    control.accounts.limits[ACCOUNT_OUTPUT] = CONTROL_USER_OUTPUT_MAX_BYTES;
     ck_assert_int_eq(control_turn_init(&control), 0);
     control.update_event = event_new(control.base, -1, 0, on_update, NULL);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
@@ -142,7 +142,7 @@ static void hold_at_ten(uint32_t number)
 /* A held stream gives no lines until its answer has been written, however long that is. */
 START_TEST(test_hold)
 {
-    size_t bytes = CONTROL_OUTPUT_BYTES + (4 << 20);
+    size_t bytes = CONTROL_OUTPUT_MAX_BYTES + (4 << 20);
     char *answer = malloc(bytes);
     memset(answer, 'x', bytes);
     on_line = hold_at_ten;

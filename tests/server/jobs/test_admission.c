@@ -82,12 +82,12 @@ END_TEST
 
 START_TEST(one_source_has_few_places)
 {
-    for (uint32_t i = 0; i < ADMISSION_STRANGER_SOURCE; i++)
+    for (uint32_t i = 0; i < ADMISSION_STRANGER_SOURCE_MAX; i++)
         ck_assert_ptr_null(enter_new(v4(0x0a000001)));
     for (int i = 0; i < 500; i++) {
         struct admission_place *gone = enter_new(v4(0x0a000001));
         ck_assert_ptr_nonnull(gone); /* one of its own */
-        ck_assert_uint_eq(admission.strangers, ADMISSION_STRANGER_SOURCE);
+        ck_assert_uint_eq(admission.strangers, ADMISSION_STRANGER_SOURCE_MAX);
     }
     ck_assert_ptr_null(enter_new(v4(0x0a000002)));
 }
@@ -95,12 +95,12 @@ END_TEST
 
 START_TEST(a_network_of_ipv6_is_one_source)
 {
-    for (uint32_t i = 0; i < ADMISSION_STRANGER_SOURCE; i++)
+    for (uint32_t i = 0; i < ADMISSION_STRANGER_SOURCE_MAX; i++)
         ck_assert_ptr_null(enter_new(v6(1, (uint8_t)i)));
     ck_assert_ptr_nonnull(enter_new(v6(1, 200)));
     ck_assert_ptr_null(enter_new(v6(2, 1)));
     /* ::1 and mapped addresses of IPv4 begin alike and are no network. */
-    for (uint32_t i = 0; i < ADMISSION_STRANGER_SOURCE - 2; i++)
+    for (uint32_t i = 0; i < ADMISSION_STRANGER_SOURCE_MAX - 2; i++)
         ck_assert_ptr_null(enter_new(v4(0x0a000100 + i)));
 }
 END_TEST
@@ -112,17 +112,17 @@ START_TEST(strangers_are_dropped_at_random)
     for (uint32_t i = 0; i < ADMISSION_STRANGER_START; i++)
         ck_assert_ptr_null(enter_new(v4(0x0a000000 + i)));
     uint32_t tries = 0;
-    for (; admission.strangers < ADMISSION_STRANGER_FULL && tries < 1500; tries++)
+    for (; admission.strangers < ADMISSION_STRANGER_MAX && tries < 1500; tries++)
         enter_new(v4(0x0b000000 + tries));
-    ck_assert_uint_eq(admission.strangers, ADMISSION_STRANGER_FULL);
+    ck_assert_uint_eq(admission.strangers, ADMISSION_STRANGER_MAX);
     /* At 30 to 100 % on the way it takes more than there is room for. */
-    ck_assert_uint_gt(tries, 2 * (ADMISSION_STRANGER_FULL - ADMISSION_STRANGER_START));
+    ck_assert_uint_gt(tries, 2 * (ADMISSION_STRANGER_MAX - ADMISSION_STRANGER_START));
     uint32_t refused = 0;
     for (uint32_t i = 0; i < 300; i++, full++) {
         struct admission_place *gone = enter_new(v4(0x0c000000 + i));
         ck_assert_ptr_nonnull(gone);
         refused += gone == &places[used - 1];
-        ck_assert_uint_eq(admission.strangers, ADMISSION_STRANGER_FULL);
+        ck_assert_uint_eq(admission.strangers, ADMISSION_STRANGER_MAX);
     }
     ck_assert_uint_lt(refused, 30); /* 1 of 65 */
 }
@@ -141,7 +141,7 @@ START_TEST(the_roster_has_places_of_its_own)
     for (uint32_t i = 0; i < 1000; i++)
         enter_new(v4(0x0b000000 + i));
     ck_assert(place->held);
-    ck_assert_uint_le(admission.strangers, ADMISSION_STRANGER_FULL);
+    ck_assert_uint_le(admission.strangers, ADMISSION_STRANGER_MAX);
     ck_assert_uint_eq(admission.known, 1);
 }
 END_TEST
@@ -154,7 +154,7 @@ START_TEST(who_holds_all_places_keeps_nobody_out)
     struct admission_source known = v4(0x7f000001);
     struct admission_place daemon = {.held = false};
     admission_learn(&admission, 0, &known);
-    for (uint32_t i = 0; i < ADMISSION_KNOWN_SOURCE; i++)
+    for (uint32_t i = 0; i < ADMISSION_KNOWN_SOURCE_MAX; i++)
         ck_assert_ptr_null(enter_new(known));
     uint32_t authenticated = 0, refused = 0;
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
@@ -181,7 +181,7 @@ START_TEST(all_of_the_roster_together_have_a_limit)
     }
     for (uint32_t i = 0; i < 1000; i++)
         enter_new(v4(0x0a000000 + i % ADMISSION_NODE_SOURCES));
-    ck_assert_uint_eq(admission.known, ADMISSION_KNOWN_FULL);
+    ck_assert_uint_eq(admission.known, ADMISSION_KNOWN_MAX);
     ck_assert_uint_eq(admission.strangers, 0);
 }
 END_TEST
