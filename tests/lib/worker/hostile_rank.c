@@ -35,8 +35,8 @@ static void connect_as_stranger(struct hostile_rank *rank, const struct cluster 
     ck_assert_int_eq(send(rank->fd, HELLO, strlen(HELLO), MSG_NOSIGNAL), (ssize_t)strlen(HELLO));
 }
 
-static void hostile_join(struct hostile_rank *rank, const struct cluster *cluster, const char *job,
-                         int number, int world_size)
+void hostile_join(struct hostile_rank *rank, const struct cluster *cluster, const char *job,
+                  int number, int world_size)
 {
     int fds[3];
     char line[256];
