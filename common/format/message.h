@@ -25,6 +25,7 @@
 #define MESSAGE_FIRST_LINE_BYTES ((size_t)4096)
 #define MESSAGE_LIST_RANK_BYTES 8u /* of a list, for each rank: "32767," and some to spare */
 #define MESSAGE_NAME_BYTES 64
+#define MESSAGE_WORDS_BYTES 512  /* of the texts that a worker says */
 #define MESSAGE_RANKS_MAX 32768u /* world size */
 #define MESSAGE_HASH_BYTES 32
 #define MESSAGE_ADDRESS_BYTES 256

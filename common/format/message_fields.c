@@ -228,6 +228,22 @@ int message_field_get(struct message *message, const struct message_field *field
     return 0;
 }
 
+/* What the other side has no room for is left out. */
+static void put_text(struct json_text *text, const char *key, const char *value, size_t bytes)
+{
+    char cut[sizeof(((struct message *)0)->text)];
+    size_t length = strnlen(value, bytes - 1);
+    if (value[length] == '\0') {
+        json_text_string(text, key, value);
+        return;
+    }
+    while (length > 0 && ((unsigned char)value[length] & 0xc0) == 0x80)
+        length--; /* in the middle of a character */
+    memcpy(cut, value, length);
+    cut[length] = '\0';
+    json_text_string(text, key, cut);
+}
+
 void message_field_put(const struct message *message, const struct message_field *field,
                        struct json_text *text)
 {
@@ -235,7 +251,7 @@ void message_field_put(const struct message *message, const struct message_field
     const struct message_list *list = (const void *)at;
     switch (field->kind) {
     case MESSAGE_FIELD_TEXT:
-        json_text_string(text, field->key, at);
+        put_text(text, field->key, at, field->bytes);
         break;
     case MESSAGE_FIELD_OPTIONAL_U32:
         if (*(const uint32_t *)(const void *)at != 0)

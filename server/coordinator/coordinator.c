@@ -362,9 +362,9 @@ static uint64_t coordinator_next_deadline(const struct coordinator *c)
             deadline_ns = coordinator_earlier(
                 deadline_ns, coordinator_earlier(worker->noted_by_ns, worker->tell_again_ns));
         if (member_gathers(worker) && !worker->asked)
-            deadline_ns = coordinator_earlier(
-                deadline_ns, coordinator_earlier(worker->say_ns, worker->elsewhere_ns));
-        deadline_ns = coordinator_earlier(deadline_ns, worker->told_ns);
+            deadline_ns =
+                coordinator_earlier(coordinator_earlier(deadline_ns, worker->told_ns),
+                                    coordinator_earlier(worker->say_ns, worker->elsewhere_ns));
         const struct worker_group_request *request;
         DL_FOREACH(worker->requests, request)
         {

@@ -60,11 +60,9 @@ void drain_begin(struct coordinator *c)
     struct worker *worker, *next_worker;
     HASH_ITER(hh, c->workers, worker, next_worker)
     {
-        if (worker->state == WORKER_JOINING) {
-            if (member_gathers(worker))
-                member_tell_unable(c, worker, refusal.code, refusal.text);
-            worker_refuse(c, worker, refusal.code, refusal.text);
-        } else if (worker->state == WORKER_RELEASING || worker->state == WORKER_APART)
+        if (worker->state == WORKER_JOINING)
+            member_refuse(c, worker, refusal.code, refusal.text);
+        else if (worker->state == WORKER_RELEASING || worker->state == WORKER_APART)
             worker_end(c, worker);
     }
     successions_drain(c);

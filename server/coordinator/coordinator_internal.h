@@ -458,9 +458,8 @@ bool member_gathers(const struct worker *worker);
 /* When it has not been told, and can be. */
 void member_ask_home(struct coordinator *c, struct worker *worker);
 void member_home_lost(struct coordinator *c, struct worker *worker);
-/* Tell the others of a job that begins: it cannot do so without this one. */
-void member_tell_unable(struct coordinator *c, const struct worker *worker, int code,
-                        const char *text);
+/* Refuse it, and tell the others of its job, if that begins: it cannot do so without this one. */
+void member_refuse(struct coordinator *c, struct worker *worker, int code, const char *text);
 int member_join(struct coordinator *c, uint32_t id,
                 const struct coordinator_credentials *credentials, const struct message *message,
                 struct error *error);

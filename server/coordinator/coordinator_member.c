@@ -144,15 +144,18 @@ static struct worker *member_create(struct coordinator *c, uint32_t id,
     return worker;
 }
 
-void member_tell_unable(struct coordinator *c, const struct worker *worker, int code,
-                        const char *text)
+void member_refuse(struct coordinator *c, struct worker *worker, int code, const char *text)
 {
     struct unable_rank who = {.uid = worker->uid,
                               .pid = worker->pid,
                               .world_size = worker->world_size,
                               .rank = worker->wished_rank};
     snprintf(who.job, sizeof(who.job), "%s", worker->name);
-    unable_tell(c, &who, code, text);
+    bool gathers =
+        member_gathers(worker) && member_name_valid(who.job) && who.rank < (int64_t)who.world_size;
+    worker_refuse(c, worker, code, text);
+    if (gathers)
+        unable_tell(c, &who, code, text);
 }
 
 int member_join(struct coordinator *c, uint32_t id,
@@ -168,11 +171,9 @@ int member_join(struct coordinator *c, uint32_t id,
     worker->recovery = message->recovery;
     worker->home = c->config->self;
     member_home_lost(c, worker); /* until it has been told */
-    if (refusal.code != 0) {
-        if (member_name_valid(worker->name) && message->rank < (int64_t)message->world_size)
-            member_tell_unable(c, worker, refusal.code, refusal.text);
-        worker_refuse(c, worker, refusal.code, refusal.text);
-    } else if (worker->world_size == 0)
+    if (refusal.code != 0)
+        member_refuse(c, worker, refusal.code, refusal.text);
+    else if (worker->world_size == 0)
         member_ask_all(c, worker);
     else
         member_ask_home(c, worker);
@@ -324,9 +325,7 @@ void member_gone(struct coordinator *c, struct worker *worker, const char *how)
     if (worker->returned || (worker->former == 0 && worker->state == WORKER_JOINING)) {
         char reason[ERROR_TEXT_BYTES];
         member_end_text(worker, how, reason, sizeof(reason));
-        if (member_gathers(worker))
-            member_tell_unable(c, worker, ERR_LOST, reason);
-        worker_refuse(c, worker, ERR_LOST, reason);
+        member_refuse(c, worker, ERR_LOST, reason);
     } else if (worker->former != 0) {
         succession_worker_gone(c, worker->former, worker->id);
         worker_forget(c, worker);

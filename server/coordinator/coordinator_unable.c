@@ -8,7 +8,7 @@
 #include "server/coordinator/coordinator_internal.h"
 
 #define UNABLE_NS (60000 * COORDINATOR_MS)
-#define UNABLE_OF_USER 8u /* of one user; the oldest of these makes room */
+#define UNABLE_OF_USER_MAX 8u /* of one user; the oldest of these makes room */
 
 void unable_tell(struct coordinator *c, const struct unable_rank *who, int code, const char *text)
 {
@@ -61,7 +61,7 @@ static void unable_make_room(struct coordinator *c, uint32_t uid, const char *jo
             count++;
         }
     }
-    if (count >= UNABLE_OF_USER)
+    if (count >= UNABLE_OF_USER_MAX)
         unable_drop(c, oldest);
 }
 

@@ -391,6 +391,7 @@ static void session_receive(struct virtual_worker *worker, const struct message 
         break;
     case MESSAGE_LEFT:
     case MESSAGE_PONG:
+    case MESSAGE_WAITING:
         break;
     default:
         ck_abort_msg("a worker was sent %s", message_type_name(message->type));

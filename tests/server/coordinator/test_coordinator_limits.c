@@ -157,7 +157,7 @@ START_TEST(test_workers)
     network_set_uid(network, GREEDY);
     struct network_worker *three[3];
     for (int i = 0; i < 3; i++)
-        three[i] = network_join(network, 0, name, 8, i, -1, 0);
+        three[i] = come(GREEDY, 0, 2); /* of a job of its own */
     network_settle(network);
     ck_assert_int_eq(three[1]->state, CLIENT_JOINING);
     network_assert_text(three[2],

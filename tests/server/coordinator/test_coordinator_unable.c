@@ -123,7 +123,8 @@ START_TEST(a_limit_of_a_node)
     struct network_worker *over = join(1, 2, 1);
     network_assert_text(over, "limits.workers");
     refused(first, ERR_MEMORY,
-            "rank 1 on node b cannot join job 'train-2': node b has 1 workers, its limit");
+            "rank 1 on node b cannot join job 'train-2': there may be 1 workers on node b "
+            "(limits.workers)");
 }
 END_TEST
 

@@ -125,10 +125,11 @@ START_TEST(local_ranks_that_disagree_on_a_block)
     struct arena_submission it = block_ask(fixture, 3, 0, COLLECTIVE_REDUCE_SCATTER, 0, 2);
     it.count = BLOCK_COUNT + 1;
     ck_assert_int_eq(fixture_submit(fixture, 3, &it), 0);
-    fixture_expect_failure(fixture, ERR_MISMATCH,
-                           "collective 0 of group 0: rank 0 asked for reduce_scatter sum float "
-                           "count 16 for the part of rank 1 of the group; rank 3 asked for "
-                           "reduce_scatter sum float count 17 for the part of rank 1");
+    fixture_expect_failure(
+        fixture, ERR_MISMATCH,
+        "collective 0 of group 0 differs between ranks: rank 0 asked for "
+        "reduce_scatter sum float count 16 for the part of rank 1 of the group; rank 3 asked for "
+        "reduce_scatter sum float count 17 for the part of rank 1");
     fixture_destroy(fixture);
 }
 END_TEST
