@@ -290,6 +290,8 @@ def main():
     if reason:
         print(f"SKIP {name}: {reason}")
         return 0
+    # A shell that runs this behind others has it ignore Ctrl-C, which those that it starts would take over.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends with what atexit has to do
     result = unittest.main(module="__main__", exit=False, verbosity=2).result
     for case, why in result.skipped:

@@ -30,6 +30,29 @@ def found(pattern, text):
     return re.findall(pattern, text, re.MULTILINE)
 
 
+class OfMultiprocessing(unittest.TestCase):
+    """Whoever has started processes takes the first one that has ended for the cause: so the others hear of one that
+    fails when it has ended, and of one that ends well when it leaves."""
+
+    ENDS = {"raises": (1, False), "exits": (3, False), "returns": (0, True)}  # exit status, whether it leaves
+
+    def check(self, method, *hows):
+        with tempfile.TemporaryDirectory(prefix="shoal-failing-") as folder:
+            said = suite.run([sys.executable, suite.RANKS / "ranks_failing.py", method, folder, *hows]).stdout
+        for how in hows:
+            code, leaves = self.ENDS[how]
+            self.assertIn(f"ENDED {how} [0, {code}]", said)
+            (heard,) = found(f"^HEARD {how}: (.*)", said)
+            self.assertIn("rank lost: rank 1", heard)
+            self.assertEqual("has left" in heard, leaves, heard)
+
+    def test_spawn(self):
+        self.check("spawn", "raises")
+
+    def test_fork(self):
+        self.check("fork", *self.ENDS)
+
+
 class EmbeddedDaemon(unittest.TestCase):
     def check_join(self, finished, nodes):
         sockets = set()

@@ -17,6 +17,7 @@ EXIT_S = 5
 ENDING_LENGTH = 500  # of what other ranks are told of an exception
 
 _sessions = weakref.WeakSet()
+_left_open = []  # jobs that the end of the process leaves, and the memory that they use
 
 
 class Session:
@@ -65,7 +66,7 @@ class Session:
         # multiprocessing does not run atexit's functions, but its own.
         atexit.unregister(close_all)
         atexit.register(close_all)
-        multiprocessing.util.Finalize(None, close_all, exitpriority=100)
+        multiprocessing.util.Finalize(None, _end_process, exitpriority=100)
 
     def open_job(self):
         """Return the job. StateError: it has been left."""
@@ -133,8 +134,9 @@ class Session:
             except errors.StateError:
                 pass  # collectives of it are under way: it is closed with the job
 
-    def close(self, limit_s=None):
-        """limit_s: how long at the most to wait for what streams wait for."""
+    def close(self, limit_s=None, leave=True):
+        """limit_s: how long at the most to wait for what streams wait for. leave: the other ranks hear of it now, and
+        else when the process has ended."""
         if self.job is None or self.pid != os.getpid():
             return
         with self.lock:
@@ -153,13 +155,15 @@ class Session:
         kept = self.completions.stop(closed)
         if self.native is not None:
             self.native.close(str(closed))
-        job.close()
-        kept.clear()
-        if self.native is not None:
-            self.native.release()
+        if leave:
+            job.close()
+            kept.clear()
+            if self.native is not None:
+                self.native.release()
+        else:
+            _left_open.append((job, kept))
         self.completions.close()
         self.meeting.leave()
-
 
     def forget(self):
         """In a forked child, which has nothing of the job: it must not wait for a lock that a thread of
@@ -196,9 +200,17 @@ def _arena_bytes(local_size):
     return max(256 << 20, min(memory // 2 // local_size, 32 << 30) >> 20 << 20)
 
 
-def close_all():
+def close_all(leave=True):
     for session in list(_sessions):
-        session.close(EXIT_S)
+        session.close(EXIT_S, leave)
+
+
+def _end_process():
+    """Of multiprocessing. Who has started it takes the first process that has ended for the cause, and says that one's
+    error: so the ranks that this one's error is going to end hear of it when this one has ended."""
+    error = sys.exc_info()[1]
+    well = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
+    close_all(leave=well)
 
 
 def _forget_all():
