@@ -6,6 +6,7 @@ last and of a middle rank, down and up, one to all, identity, a late joiner, mer
 that was used; and a rank that is killed."""
 
 import datetime
+import os
 import sys
 import types
 
@@ -33,6 +34,14 @@ class Actions(ranks_elastic.Actions):
     def handle(self):
         assert dist.GroupMember.WORLD.supports_reconfigure
         return dist.GroupMember.WORLD.get_reconfigure_handle()
+
+    def begin_alone(self, store, node=None):
+        """A job of this rank alone, and no daemon is configured."""
+        del os.environ["SHOAL_SOCKET"]
+        os.environ["SHOAL_INTERFACE"] = "lo"
+        if node:
+            os.environ["SHOAL_NODE"] = node
+        self.init(store, 0, 1, None)
 
     def move(self, number, handles, seconds=60):
         reconfigure(number, handles, timeout=datetime.timedelta(seconds=seconds)).wait()
@@ -174,6 +183,42 @@ def test_going_on_after_an_abort():
     end([a, b])
 
 
+def begin_alone(*nodes):
+    """A rank on each of these nodes, each with a daemon that knows no other."""
+    puppets = [ranks_elastic.Puppet() for _ in nodes]
+    for number, (puppet, node) in enumerate(zip(puppets, nodes)):
+        puppet.call("begin_alone", f"{os.environ['TEST_FOLDER']}/alone-{puppet.pid}-{number}", node)
+    return puppets
+
+
+def test_ranks_that_were_never_in_one_job():
+    a, b, c = begin_alone("one", "one", "two")
+    handles = each([a, b, c], "handle")
+    move([a, b], 1400, handles[:2])
+    assert check([a, b]) == [0, 1]
+    lose([b], [a])
+    (d,) = begin_alone("one")
+    move([a, c, d], 1401)
+    assert check([a, c, d]) == [0, 1, 2]
+    assert each([a, c, d], "ring") == [3.0, 1.0, 2.0]
+    lose([a], [c, d])
+    move([d, c], 1402)
+    assert check([d, c]) == [0, 1]
+    end([c, d])
+
+
+def test_some_have_a_configured_daemon():
+    (a,), (b,) = begin(1), begin_alone("one")
+    handles = each([a, b], "handle")
+    for number, order in ((1500, handles), (1501, handles[::-1])):
+        for puppet in (a, b):
+            puppet.tell("move", number, order)
+        for puppet in (a, b):
+            said = fails(puppet.answer)
+            assert said.kind == "InvalidError" and "SHOAL_SOCKET" in said.text, said
+    end([a, b])
+
+
 def test_what_is_refused():
     a, b = begin(2)
     handles = each([a, b], "handle")
@@ -181,6 +226,8 @@ def test_what_is_refused():
     assert "already used" in fails(a.call, "move", 1100, handles[:1]).text
     assert "is not there" in fails(a.call, "move", 1101, handles[1:]).text
     assert "there twice" in fails(a.call, "move", 1102, handles[:1] * 2).text
+    for strange in ("torch", handles[0] + "/", handles[0] + "/0123456789abcdef/host:1"):
+        assert "is no handle" in fails(a.call, "move", 1104, [handles[0], strange]).text
     assert check([a]) == [0]
     move([a, b], 1103, handles)
     for puppet in (a, b):

@@ -5,14 +5,25 @@ all. The group is the same object afterwards, with another rank and another size
 Each such step is a job of its own, named by the number and the handles: so it matters nothing whether the ranks were
 in one job before, or in several, nor what has become of those. Where torch has no such function the methods are there
 all the same.
+
+Daemons that are configured know each other, and those that the ranks of one job have started know each other, too. A
+handle says which of these a rank has: ranks whose daemons do not know each other meet anew, in the store that the
+first handle names, and start daemons for the step.
 """
 
 import hashlib
 import json
+import re
 import secrets
 import time
 
+import torch.distributed as dist
+
 from shoal import errors
+from shoal.torch import _hosts, _rendezvous, _versions
+
+# What a handle is: who, and where no daemon is configured in whose first meeting the daemon began, and a store.
+_HANDLE = re.compile(r"shoal/[0-9a-f]{32}(/(?P<meeting>[0-9a-f]{16})/(?P<host>[0-9.]{7,15}):(?P<port>[0-9]{1,5}))?")
 
 
 class Reconfigurable:
@@ -21,6 +32,7 @@ class Reconfigurable:
     _handle = None  # what the others call this rank; made when it is asked for
     _numbers = frozenset()  # that have been used
     _place = None  # where its daemon is, once its first job is left
+    _offered = None  # the store for those that meet anew
 
     def abort(self):
         if self.is_whole and self._holds:
@@ -30,7 +42,8 @@ class Reconfigurable:
     def _keep_place(self):
         """Keep the daemon's place before the group leaves its first job, with which the daemon may end."""
         if self._place is None:
-            self._place = self.session.meeting.of_job(self.session.meeting.job)
+            first = self.session.meeting
+            self._place = first.of_job(first.job, first.name)
 
     @property
     def supports_reconfigure(self):
@@ -39,8 +52,17 @@ class Reconfigurable:
     def get_reconfigure_handle(self):
         self._check_whole("get_reconfigure_handle")
         if self._handle is None:
-            self._handle = f"shoal/{secrets.token_hex(16)}"
+            self._handle = f"shoal/{secrets.token_hex(16)}{self._where()}"
         return self._handle
+
+    def _where(self):
+        """What the handle says besides who this is."""
+        self._keep_place()
+        if not self._place.is_embedded:
+            return ""
+        host = _hosts.own_address()
+        self._offered = _versions.make_store(host, 0, True, self.timeout)
+        return f"/{self._place.name}/{host}:{self._offered.port}"
 
     def reconfigure(self, options):
         """options: torch's ReconfigureOptions. Returns a Work that is over: it waits until all members have come, and
@@ -52,17 +74,29 @@ class Reconfigurable:
         timeout = getattr(options, "timeout", None) or self.timeout
         self._numbers = self._numbers | {number}
         self._keep_place()
-        place = self._place.of_job(_name_of(number, handles))
         store = self._store
         if self._holds:  # else the last time has failed
             self.session.retire(errors.StateError("this process group has been reconfigured"), time.monotonic())
         self._store, self._failure, self.is_whole = store, None, True
         try:
-            self._begin_anew(place, rank, len(handles), timeout)
+            self._begin_anew(self._place_of_step(number, handles, rank, timeout), rank, len(handles), timeout)
         except BaseException as error:
             self._fail(error if isinstance(error, errors.ShoalError) else None)
             raise  # and it may be tried again
         return self._work_that_is_over()
+
+    def _place_of_step(self, number, handles, rank, timeout):
+        """Where its daemon is for this step, which all members' daemons know."""
+        name = _name_of(number, handles)
+        said = [_HANDLE.fullmatch(handle) for handle in handles]
+        if len({its["meeting"] for its in said}) == 1:
+            return self._place.of_job(name)
+        if said[0]["host"] is None:
+            raise errors.InvalidError(
+                "reconfigure: some ranks have a configured daemon, and some have none: set SHOAL_SOCKET on all or on none"
+            )
+        store = _versions.make_store(said[0]["host"], int(said[0]["port"]), False, timeout)
+        return _rendezvous.meet(dist.PrefixStore(name, store), rank, len(handles), timeout, name)
 
     def _check_whole(self, what):
         if not self.is_whole:
@@ -74,6 +108,9 @@ class Reconfigurable:
             raise errors.StateError(f"reconfigure: the number {number} was already used by this process group")
         if len(set(handles)) != len(handles):
             raise errors.InvalidError("reconfigure: a handle is there twice")
+        strange = next((handle for handle in handles if not _HANDLE.fullmatch(handle)), None)
+        if strange is not None:
+            raise errors.InvalidError(f"reconfigure: {strange!r} is no handle of shoal's (get_reconfigure_handle)")
         if self._handle not in handles:
             raise errors.InvalidError(f"reconfigure: this rank's handle, {self._handle}, is not there")
         return handles.index(self._handle)
@@ -82,7 +119,7 @@ class Reconfigurable:
         """The group is gone."""
         if self._place is not None:
             self._place.leave()
-            self._place = None
+            self._place = self._offered = None
 
 
 def _name_of(number, handles):

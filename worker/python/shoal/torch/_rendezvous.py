@@ -51,10 +51,15 @@ class Place:
         self._daemon = daemon  # the one that this process has started
         self._membership = membership  # keeps an embedded daemon alive
 
-    def of_job(self, job):
+    @property
+    def is_embedded(self):
+        """Whether ranks have started its daemon."""
+        return self._membership is not None
+
+    def of_job(self, job, name=None):
         """The same for another job; the embedded daemon stays alive for it too."""
         membership = None if self._membership is None else os.dup(self._membership)
-        return Place(job, self.socket_path, -1, self.local_size, None, membership)
+        return Place(job, self.socket_path, -1, self.local_size, None, membership, name)
 
     def settled(self):
         """All ranks have joined, or this one has not: the daemon no longer needs this process's
