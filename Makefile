@@ -25,7 +25,7 @@
 #   make native           the backend of PyTorch in C++, for the torch that PYTHON has, where its headers are
 #   make check-python     the tests of the Python package; check-torch: torch's own, of a backend
 #   make check-frameworks accelerate, Lightning and others on it, in the environment FRAMEWORKS_ENV that it makes;
-#                         FRAMEWORKS="keras ray" names some, FRAMEWORKS_PART=short is eight minutes of it
+#                         FRAMEWORKS="keras ray" names some, FRAMEWORKS_PART=short is a part of it, .ci/run's
 #   PYTHON=/usr/bin/python3, or that of the active virtual environment, is what runs them, and what Gloo is measured
 #   with; scripts/torch-env.sh makes one with torch, where Debian's is too old
 

@@ -18,10 +18,10 @@ SHORT = os.environ.get("FRAMEWORKS_PART", "") == "short"
 BACKENDS = ("gloo", "shoal")
 
 
-def wanted(framework):
-    if WANTED:
-        return any(framework.name == word or framework.name.startswith(f"{word}-") for word in WANTED)
-    return framework.in_short or not SHORT
+def wanted(framework, name):
+    if WANTED and not any(framework.name == word or framework.name.startswith(f"{word}-") for word in WANTED):
+        return False
+    return name in framework.in_short or not SHORT
 
 
 class FrameworksCase(unittest.TestCase):
@@ -35,32 +35,29 @@ class FrameworksCase(unittest.TestCase):
         cls.path = folder.name
 
     @classmethod
-    def add(cls, framework, name, test, in_short=True):
-        """A test of this framework, if it is wanted; skipped with the reason where it is not installed."""
-        if not wanted(framework) or (SHORT and not in_short):
+    def add(cls, framework, name, test, reason=None):
+        """A test of this framework, if it is wanted; skipped with the reason, or where it is not installed."""
+        if not wanted(framework, name):
             return
-        reason = framework.reason_to_skip()
+        reason = framework.reason_to_skip() or reason
         name = f"test_{framework.name}_{name}".replace("-", "_")
         setattr(cls, name, unittest.skipIf(reason, reason)(lambda self: test(self, framework)))
 
-    @contextlib.contextmanager
-    def running(self, framework, commands, size, each=None, **more):
-        """{backend: what runs}, both at once. commands: of the run, given a port of its own. size: ranks on a node."""
-        more = {"TEST_RANKS": str(size), **framework.environment, **more}
-        with contextlib.ExitStack() as stack:
-            runs = {}
-            for on in BACKENDS:
-                port = stack.enter_context(table.reserved_port())
-                place = {"TEST_PORT": str(port), **({"MASTER_PORT": str(port)} if each else {})}
-                runs[on] = running.Running(commands(port), on, self.path, each, **place, **more)
-                stack.callback(runs[on].close)
-            yield runs
+    def run_on_both(self, framework, commands, size, each=None, act=None, **more):
+        """{backend: how its run has ended}, of two at once. commands: of a run, given a port of its own. size: ranks on
+        a node. act: what is done with a run while it is going on."""
 
-    @staticmethod
-    def ends(runs):
-        """{backend: how it has ended}. Each has a thread that sees its end when it comes."""
-        with concurrent.futures.ThreadPoolExecutor() as threads:
-            return dict(zip(runs, threads.map(running.Running.wait, runs.values())))
+        def run(on):
+            with table.reserved_port() as port:
+                place = {"TEST_PORT": str(port), **({"MASTER_PORT": str(port)} if each else {})}
+                own = {"TEST_RANKS": str(size), **framework.environment, **place, **more}
+                with contextlib.closing(running.Running(commands(port), on, self.path, each, **own)) as begun:
+                    if act:
+                        act(begun)
+                    return begun.wait()
+
+        with concurrent.futures.ThreadPoolExecutor(1 if framework.in_turn else len(BACKENDS)) as threads:
+            return dict(zip(BACKENDS, threads.map(run, BACKENDS)))
 
     def check_groups(self, framework, on, finished, ranks, nodes=1):
         """Each rank's groups are what they are to be, and are called gloo: no run passes on Gloo in silence. On shoal

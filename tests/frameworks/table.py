@@ -46,22 +46,26 @@ def accelerate_nodes(node, port):
     return [*ACCELERATE, "--num_processes=2", *place, *ACCELERATE_PROGRAM]
 
 
-ACCELERATE = (PYTHON, "-m", "accelerate.commands.launch", "--multi_gpu")
 def deepspeed(size, port):
     return [PYTHON, "-m", "deepspeed.launcher.runner", f"--num_gpus={size}", f"--master_port={port}", DEEPSPEED_PROGRAM]
 
 
-DEEPSPEED_PROGRAM = PROGRAMS / "train_deepspeed.py"
-# Where it keeps what it compiles when it begins.
-OPERATORS = {"TORCH_EXTENSIONS_DIR": f"{sys.prefix}/torch_extensions"}
+ACCELERATE = (PYTHON, "-m", "accelerate.commands.launch", "--multi_gpu")
 ACCELERATE_PROGRAM = ("--dynamo_backend=no", "--mixed_precision=no", PROGRAMS / "train_accelerate.py")
+DEEPSPEED_PROGRAM = PROGRAMS / "train_deepspeed.py"
+# Each line that a worker tells is wanted, and at once. Ray gives its node 30 s to start, which cannot be set, and loads
+# some interpreters in that time: so only one Ray starts at once.
+RAY = {"RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+# Where DeepSpeed keeps what it compiles when it begins.
+OPERATORS = {"TORCH_EXTENSIONS_DIR": f"{sys.prefix}/torch_extensions"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Framework:
     """launch(size, port) is the command for so many ranks on this node; nodes(node, port) that of one of two nodes with
     a rank each. endings: how a run of it is ended early. by_name: the program asks for shoal by name, so that
-    rank 0 has nothing to say of SHOAL_AS. in_short: whether the short part of the tests has it."""
+    rank 0 has nothing to say of SHOAL_AS. in_turn: its runs on Gloo and on shoal come one after the other. in_short:
+    those of its tests that the short part has."""
 
     name: str
     needs: tuple  # modules
@@ -71,7 +75,8 @@ class Framework:
     environment: dict = dataclasses.field(default_factory=dict)
     endings: tuple = ()
     by_name: bool = False
-    in_short: bool = False
+    in_turn: bool = False
+    in_short: tuple = ()
 
     def reason_to_skip(self):
         missing = [module for module in self.needs if importlib.util.find_spec(module) is None]
@@ -100,7 +105,7 @@ FRAMEWORKS = (
         sizes=(2, 4),
         environment={"ACCELERATE_USE_CPU": "true"},
         endings=ENDINGS,
-        in_short=True,
+        in_short=("2_ranks", "kill", "raise", "test_ops_2_ranks"),
     ),
     Framework(
         "trainer",
@@ -108,7 +113,7 @@ FRAMEWORKS = (
         torchrun(TRAINER, "plain"),
         torchrun_nodes(TRAINER, "plain"),
         endings=ENDINGS,
-        in_short=True,
+        in_short=("two_nodes",),
     ),
     Framework("peft", ("transformers", "peft"), torchrun(TRAINER, "lora")),
     Framework("trl", ("transformers", "trl"), torchrun(TRAINER, "sft")),
@@ -119,15 +124,23 @@ FRAMEWORKS = (
         alone(LIGHTNING, "ddp"),
         sizes=(2, 4),
         endings=ENDINGS,
-        in_short=True,
+        in_short=("2_ranks",),
     ),
     Framework("lightning-spawn", ("lightning",), alone(LIGHTNING, "ddp_spawn")),
     Framework("lightning-notebook", ("lightning",), alone(LIGHTNING, "ddp_notebook")),
     Framework("lightning-model-parallel", ("lightning",), alone(LIGHTNING, "model_parallel")),
-    Framework("lightning-fabric", ("lightning",), alone(LIGHTNING, "fabric")),
-    Framework("keras", ("keras",), torchrun("train_keras.py")),
-    Framework("ignite", ("ignite",), alone("train_ignite.py")),
-    Framework("ray", ("ray",), alone("train_ray.py")),
+    Framework("lightning-fabric", ("lightning",), alone(LIGHTNING, "fabric"), endings=ENDINGS),
+    Framework("keras", ("keras",), torchrun("train_keras.py"), endings=ENDINGS),
+    Framework("ignite", ("ignite",), alone("train_ignite.py"), endings=ENDINGS, in_short=("raise",)),
+    Framework("ray", ("ray",), alone("train_ray.py"), environment=RAY, in_turn=True, endings=ENDINGS),
     Framework("deepspeed", ("deepspeed",), deepspeed, environment=OPERATORS, endings=("kill",)),
     Framework("torchft", ("torchft",), torchrun("train_torchft.py"), by_name=True),
+    Framework(
+        "torchft-manager",
+        ("torchft",),
+        alone("train_torchft_manager.py"),
+        by_name=True,
+        in_short=("2_ranks",),
+    ),
+    Framework("megatron", ("megatron.core",), torchrun("train_megatron.py"), sizes=(4,), endings=ENDINGS),
 )

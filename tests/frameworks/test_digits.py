@@ -23,8 +23,7 @@ class Digits(frameworks_case.FrameworksCase):
         self.compare(framework, 2, lambda port: [framework.nodes(node, port) for node in range(2)], each)
 
     def compare(self, framework, ranks, commands, each=None):
-        with self.running(framework, commands, ranks // len(each or [1]), each) as runs:
-            ends = self.ends(runs)
+        ends = self.run_on_both(framework, commands, ranks // len(each or [1]), each)
         for on, finished in ends.items():
             self.check_ended(finished, [0] * len(finished.codes))
             self.check_groups(framework, on, finished, ranks, len(each or [1]))
@@ -57,7 +56,7 @@ class Digits(frameworks_case.FrameworksCase):
 for one in table.FRAMEWORKS:
     for ranks in one.sizes:
         check = lambda self, framework, ranks=ranks: self.check(framework, ranks)  # noqa: E731
-        Digits.add(one, f"{ranks}_ranks", check, in_short=ranks == 2)
+        Digits.add(one, f"{ranks}_ranks", check)
     if one.nodes:
         Digits.add(one, "two_nodes", Digits.check_nodes)
 

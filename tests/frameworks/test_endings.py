@@ -10,19 +10,19 @@ import table
 
 ERROR = "the user's own error"  # as programs/told.py has it
 
-RANKS = 2
-
 
 class Endings(frameworks_case.FrameworksCase):
     def check(self, framework, kind):
-        with self.running(framework, lambda port: [framework.launch(RANKS, port)], RANKS, TEST_FAIL=kind) as runs:
-            if kind == "interrupt":
-                for run in runs.values():
-                    self.assertTrue(run.read_until(RANKS, "waiting"), run.text[-6000:])
-                    run.interrupt()
-            ends = self.ends(runs)
+        ranks = framework.sizes[0]
+
+        def press(run):
+            self.assertTrue(run.read_until(ranks, "waiting"), run.text[-6000:])
+            run.interrupt()
+
+        act = press if kind == "interrupt" else None
+        ends = self.run_on_both(framework, lambda port: [framework.launch(ranks, port)], ranks, act=act, TEST_FAIL=kind)
         for on, finished in ends.items():
-            self.check_groups(framework, on, finished, RANKS)
+            self.check_groups(framework, on, finished, ranks)
             if on == "shoal":
                 self.assertFalse(finished.late, finished.end())
                 self.assertEqual(finished.left, [], finished.end())
@@ -37,7 +37,7 @@ class Endings(frameworks_case.FrameworksCase):
 for one in table.FRAMEWORKS:
     for way in one.endings:
         check = lambda self, framework, way=way: self.check(framework, way)  # noqa: E731
-        Endings.add(one, way, check, in_short=way != "interrupt")
+        Endings.add(one, way, check)
 
 if __name__ == "__main__":
     sys.exit(suite.main())

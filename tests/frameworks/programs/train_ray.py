@@ -33,7 +33,8 @@ def training():
 
 if __name__ == "__main__":
     workers = int(os.environ["TEST_RANKS"])
-    ray.init(num_cpus=workers + 1, include_dashboard=False, log_to_driver=True)
+    # Ray starts a worker for each processor that it has, before anybody asks for one.
+    ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=True, object_store_memory=100 << 20)
     trainer = ray.train.torch.TorchTrainer(
         training,
         torch_config=ray.train.torch.TorchConfig(backend="gloo"),

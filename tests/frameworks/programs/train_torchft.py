@@ -3,6 +3,7 @@ which stays Gloo, so that the user of shoal writes the class below."""
 
 import os
 
+import shoal.torch
 import told
 import torch
 import torch.distributed as dist
@@ -12,15 +13,7 @@ from torchft.process_group import ProcessGroupWrapper, reconfigure_with_store
 
 class ProcessGroupShoal(ProcessGroupWrapper):
     def _create_pg(self, store, rank, size):
-        asked = dist.distributed_c10d._DistributedBackendOptions()
-        asked.store, asked.group_rank, asked.group_size = store, rank, size
-        asked.timeout, asked.group_id, asked.global_ranks_in_group = self._timeout, "", []
-        made = dist.Backend._plugins["SHOAL"].creator_fn(asked, None)
-        if isinstance(made, dist.ProcessGroup):
-            return made
-        group = dist.ProcessGroup(store, rank, size)
-        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, made)
-        return group
+        return shoal.torch.make_group(store, rank, size, self._timeout)
 
     def getBackendName(self):
         return "torchft-shoal"
