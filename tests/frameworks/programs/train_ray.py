@@ -31,10 +31,22 @@ def training():
     told.tell("trained", losses=losses, **told.bits(model))
 
 
+def begin(workers):
+    """Start Ray, with as many processors as workers, for it starts one for each at once. Its node has 30 s to come,
+    which no variable changes: a machine that is busy with more than this needs another try."""
+    for left in reversed(range(4)):
+        try:
+            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=True, object_store_memory=100 << 20)
+            return
+        except Exception as error:
+            if not left or "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
+
+
 if __name__ == "__main__":
     workers = int(os.environ["TEST_RANKS"])
-    # Ray starts a worker for each processor that it has, before anybody asks for one.
-    ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=True, object_store_memory=100 << 20)
+    begin(workers)
     trainer = ray.train.torch.TorchTrainer(
         training,
         torch_config=ray.train.torch.TorchConfig(backend="gloo"),
