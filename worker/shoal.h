@@ -11,10 +11,11 @@
  *
  * Errors that a comment does not repeat. Any function may return SHOAL_EINVALID for an argument,
  * NULL in place of a handle included, SHOAL_EMEMORY when the process has no memory left, and
- * SHOAL_ESTATE when the job is being closed, or was opened by a process that has forked this one,
- * which has none of the job's memory either. A collective, send or receive ends with whatever its
- * group or job has failed with: SHOAL_ELOST, SHOAL_EMISMATCH, SHOAL_EDISCONNECTED, SHOAL_EREFUSED,
- * SHOAL_EPROTOCOL, SHOAL_EMEMORY.
+ * SHOAL_ESTATE when the job is being closed, or was opened by a process that has forked this one:
+ * that one has of the job's memory a copy of what shoal_alloc gave, which is taken page by page
+ * when it first writes there, and nothing else. A collective, send or receive ends with whatever
+ * its group or job has failed with: SHOAL_ELOST, SHOAL_EMISMATCH, SHOAL_EDISCONNECTED,
+ * SHOAL_EREFUSED, SHOAL_EPROTOCOL, SHOAL_EMEMORY.
  *
  * Threads. Any function may be called by any thread at any time. One that closes or frees a handle
  * is the last call on it, and does nothing with NULL. Settings of a group and the error text belong
@@ -126,10 +127,11 @@ struct shoal_options {
  * newcomer: a rank was lost meanwhile), SHOAL_EREFUSED, SHOAL_EPROTOCOL, SHOAL_EMEMORY,
  * SHOAL_ESYSTEM. */
 SHOAL_API int shoal_open(const struct shoal_options *options, shoal_job **job);
-/* Leave the job and free all that is the job's: requests, groups, arena memory, fusion buffers. A
- * request that is not complete fails with SHOAL_ESTATE first. Calls of other threads that are under
- * way end first, those that wait with SHOAL_ESTATE; no other may begin. It waits for the daemon's
- * answer for 5 seconds at most. */
+/* Leave the job and free all that is the job's: requests, groups, shared memory, fusion buffers.
+ * Memory of shoal_alloc stays, with what is in it, until it is given back. A request that is not
+ * complete fails with SHOAL_ESTATE first. Calls of other threads that are under way end first,
+ * those that wait with SHOAL_ESTATE; no other may begin. It waits for the daemon's answer for 5
+ * seconds at most. */
 SHOAL_API int shoal_close(shoal_job *job);
 /* Say why this process is about to end: `why` is UTF-8, and read before this returns. The other
  * ranks find it in the error of what they wait for, behind "rank 3 on node b is gone: ".
@@ -231,10 +233,12 @@ SHOAL_API int shoal_group_set_identity(shoal_group *group, uint32_t identity);
 /* --- memory ---------------------------------------------------------------------------------- */
 
 /* `bytes` of memory in the arena, aligned to 64 bytes; collectives on it need no copy. It is the
- * caller's until shoal_free or shoal_close. NULL when the arena is full: the text has what was
- * asked for, what is free, and the arena's size. */
+ * caller's until shoal_free, also after shoal_close, when it is ordinary memory of the process; the
+ * arena is unmapped with the last of the job and of such memory. NULL when the arena is full: the
+ * text has what was asked for, what is free, and the arena's size. */
 SHOAL_API void *shoal_alloc(shoal_job *job, size_t bytes);
-/* Give memory of shoal_alloc back. Nothing that is under way may use it. */
+/* Give memory of shoal_alloc back. Nothing that is under way may use it. This is the one call that
+ * takes a job which has been closed, for memory that has not been given back yet. */
 SHOAL_API void shoal_free(shoal_job *job, void *memory);
 
 /* `bytes` of memory that all ranks of the group which are on one node share, for the results of

@@ -242,6 +242,14 @@ void arena_unmap(struct arena *arena)
     *arena = (struct arena){0};
 }
 
+void arena_make_private(const struct arena *arena, int fd, bool is_mapped)
+{
+    int there = is_mapped ? MAP_FIXED : MAP_FIXED_NOREPLACE;
+    void *base = mmap(arena->base, arena->total_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_NORESERVE | there, fd, 0);
+    (void)base;
+}
+
 uint32_t arena_submission_room(const struct arena *arena)
 {
     uint32_t head = atomic_load_explicit(&header_of(arena)->submission_head, memory_order_acquire);

@@ -173,6 +173,12 @@ int arena_format(struct arena *arena, void *base, uint64_t total_bytes, uint32_t
                  struct error *error);
 
 void arena_unmap(struct arena *arena);
+/* Worker: have the memory be this process's own from now on, at the same place and with what is in
+ * it: nobody else sees what it writes there, and a process that it forks inherits it as any other.
+ * is_mapped: false in a process that was forked without the mapping. What another process writes
+ * may still show where this one has written nothing since. Where the system has no room for the
+ * mapping, nothing changes. */
+void arena_make_private(const struct arena *arena, int fd, bool is_mapped);
 
 /* Worker: false when the submission ring is full. */
 bool arena_push_submission(struct arena *arena, const struct arena_submission *submission);

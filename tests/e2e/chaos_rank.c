@@ -197,5 +197,6 @@ int main(int argc, char **argv)
     while (step(&self))
         ;
     free(self.own);
+    shoal_free(self.job, self.arena);
     return shoal_close(self.job) == SHOAL_OK ? 0 : EXIT_FAILED;
 }

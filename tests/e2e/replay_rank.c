@@ -249,6 +249,7 @@ int main(int argc, char **argv)
     printf("rank %d of %d: generation %d, bits %016lx\n", shoal_rank(self.job),
            shoal_world_size(self.job), shoal_generation(self.job),
            (unsigned long)digest(self.state));
+    shoal_free(self.job, self.gradient);
     expect(shoal_close(self.job), "close");
     free(self.state);
     free(self.before);

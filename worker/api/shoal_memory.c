@@ -13,6 +13,8 @@ void *shoal_alloc(shoal_job *job, size_t bytes)
     uint64_t offset;
     pthread_mutex_lock(&job->lock);
     int code = job_allocate(job, bytes, &offset, &error);
+    if (code == 0)
+        job->allocations++;
     pthread_mutex_unlock(&job->lock);
     void *memory = code < 0 ? NULL : job->arena.base + offset;
     job_leave(job);
@@ -24,10 +26,6 @@ void *shoal_alloc(shoal_job *job, size_t bytes)
 void shoal_free(shoal_job *job, void *memory)
 {
     struct error error;
-    if (!memory || job_check(job, &error) < 0)
-        return;
-    uint64_t offset = (uint64_t)((uintptr_t)memory - (uintptr_t)job->arena.base);
-    pthread_mutex_lock(&job->lock);
-    arena_heap_free(&job->heap, offset);
-    pthread_mutex_unlock(&job->lock);
+    if (memory && job_check(job, &error) == 0)
+        job_free(job, memory);
 }

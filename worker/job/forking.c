@@ -49,6 +49,8 @@ static void forking_in_child(void)
         job->client.descriptor_count = 0;
         job->forked = true;
         forking_close(&job->client.fd);
+        if (job->allocations > 0)
+            arena_make_private(&job->arena, job->arena_fd, false);
         forking_close(&job->arena_fd);
         forking_close(&job->submission_doorbell);
         forking_close(&job->completion_doorbell);

@@ -582,6 +582,42 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
     return 0;
 }
 
+/* Free what allocations have kept. */
+static void free_memory(struct shoal_job *job)
+{
+    arena_heap_clear(&job->heap);
+    if (!job->device_stuck)
+        arena_unmap(&job->arena);
+    close_descriptor(job->arena_fd);
+    pthread_mutex_destroy(&job->lock);
+    free(job);
+}
+
+void job_free(struct shoal_job *job, const void *memory)
+{
+    uint64_t offset = (uint64_t)((uintptr_t)memory - (uintptr_t)job->arena.base);
+    pthread_mutex_lock(&job->lock);
+    if (arena_heap_free(&job->heap, offset) == 0 && job->allocations > 0)
+        job->allocations--;
+    bool last = job->closed && job->allocations == 0;
+    pthread_mutex_unlock(&job->lock);
+    if (last)
+        free_memory(job);
+}
+
+/* The caller's memory becomes like any other of the process: a fork inherits it. */
+static void leave_memory(struct shoal_job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    job->closed = true;
+    bool kept = job->allocations > 0;
+    if (kept && !job->device_stuck)
+        arena_make_private(&job->arena, job->arena_fd, true);
+    pthread_mutex_unlock(&job->lock);
+    if (!kept)
+        free_memory(job);
+}
+
 void job_destroy(struct shoal_job *job)
 {
     forking_remove(job);
@@ -601,12 +637,8 @@ void job_destroy(struct shoal_job *job)
     client_close(&job->client);
     progress_clear(&job->progress);
     kept_memory_clear(&job->kept_memory);
-    arena_heap_clear(&job->heap);
     if (job->device && !job->device_stuck)
         device_queue_destroy(job->device);
-    if (!job->device_stuck)
-        arena_unmap(&job->arena);
-    close_descriptor(job->arena_fd);
     close_descriptor(job->submission_doorbell);
     close_descriptor(job->completion_doorbell);
     close_descriptor(job->daemons_doorbell);
@@ -616,6 +648,5 @@ void job_destroy(struct shoal_job *job)
     pthread_cond_destroy(&job->background);
     pthread_cond_destroy(&job->changed);
     pthread_mutex_destroy(&job->send_lock);
-    pthread_mutex_destroy(&job->lock);
-    free(job);
+    leave_memory(job);
 }

@@ -171,20 +171,23 @@ struct shoal_job {
     struct arena_heap heap;
     struct progress progress;
     struct kept_memory kept_memory; /* of collectives that may be begun again */
-    uint64_t pinned_most;           /* bytes of the arena that the daemon lets a device pin */
-    struct device_queue *device;    /* or NULL */
-    bool device_opening;            /* a call opens it, without the lock */
-    bool device_stuck;       /* the device may still use the arena: both stay until the process
-                              * ends */
-    int submission_doorbell; /* an eventfd shared with the daemon */
-    int completion_doorbell; /* a socket, which the daemon rings */
-    int daemons_doorbell;    /* the other end, of which the daemon has a copy; kept open here, so
-                              * that its end is never an event */
-    int wake_fd;             /* wakes the driver */
-    int listen_fd;           /* wakes the background thread that listens */
-    int completions_fd;      /* the caller's */
-    int arena_fd;            /* for the daemon, each time that the job is joined */
-    bool completions_used;   /* somebody asked for completions_fd */
+    unsigned allocations; /* of shoal_alloc that are not given back: they keep the arena, the heap,
+                           * the lock and this structure */
+    bool closed;          /* nothing else is left of it */
+    uint64_t pinned_most; /* bytes of the arena that the daemon lets a device pin */
+    struct device_queue *device; /* or NULL */
+    bool device_opening;         /* a call opens it, without the lock */
+    bool device_stuck;           /* the device may still use the arena: both stay until the process
+                                  * ends */
+    int submission_doorbell;     /* an eventfd shared with the daemon */
+    int completion_doorbell;     /* a socket, which the daemon rings */
+    int daemons_doorbell;  /* the other end, of which the daemon has a copy; kept open here, so
+                            * that its end is never an event */
+    int wake_fd;           /* wakes the driver */
+    int listen_fd;         /* wakes the background thread that listens */
+    int completions_fd;    /* the caller's */
+    int arena_fd;          /* for the daemon, each time that the job is joined */
+    bool completions_used; /* somebody asked for completions_fd */
 
     enum job_driver driver;
     bool driver_sleeping;
@@ -257,8 +260,12 @@ struct job_settings {
 /* Connect, join and set everything up except the background thread. The codes are those of
  * shoal_open. */
 int job_create(struct shoal_job **job, const struct job_settings *settings, struct error *error);
-/* Free everything. Nothing may be using the job any more. */
+/* Free everything but memory of shoal_alloc that has not been given back. Nothing may be using the
+ * job any more. */
 void job_destroy(struct shoal_job *job);
+/* Give a piece of memory back; with the last one of a job that is closed goes what is left of it.
+ * What is no piece is ignored. `lock` is not held. */
+void job_free(struct shoal_job *job, const void *memory);
 
 /* ERR_STATE in a forked child, which must not use its parent's job; ERR_INVALID for NULL. */
 int job_check(const struct shoal_job *job, struct error *error);

@@ -44,6 +44,8 @@ static void sums(struct resume_run *run, shoal_job *job, int rank)
                     ck_abort_msg("step %d: what is sent has changed", step);
     }
     ck_assert_int_eq(shoal_rank(job), rank);
+    shoal_free(job, arena);
+    shoal_free(job, arena_other);
     free(own);
     free(other);
 }

@@ -107,6 +107,7 @@ static void every_sum(struct library_rank *self)
                          seed++);
     free(sums.private_send);
     GOOD(shoal_shared_free(shoal_world(self->job), sums.shared));
+    shoal_free(self->job, sums.arena_send);
 }
 
 START_TEST(results_are_the_sums_wherever_the_data_lies)
@@ -142,6 +143,7 @@ static void sums_of_sums(struct library_rank *self)
         if (round > 12) /* before it overflows */
             break;
     }
+    shoal_free(self->job, own);
 }
 
 START_TEST(a_result_can_be_summed_in_its_place)
@@ -184,6 +186,7 @@ static void in_groups(struct library_rank *self)
         library_meet(self);
     }
     GOOD(shoal_group_close(group));
+    shoal_free(self->job, send);
 }
 
 START_TEST(groups_and_priorities)
@@ -237,6 +240,7 @@ static void misuse(struct library_rank *self)
     GOOD(shoal_broadcast(world, self->rank == 0 ? (void *)shared : own, 4, SHOAL_F32, 0, NULL));
     GOOD(shoal_shared_free(world, shared));
     BAD(shoal_shared_free(world, shared), SHOAL_EINVALID, "not shared memory");
+    shoal_free(self->job, own);
 }
 
 START_TEST(what_cannot_be_is_refused_and_changes_nothing)
@@ -277,6 +281,7 @@ static void free_too_early(struct library_rank *self)
     }
     GOOD(shoal_wait(request, -1));
     GOOD(shoal_shared_free(world, shared));
+    shoal_free(self->job, own);
 }
 
 START_TEST(what_is_in_use_is_not_freed)
@@ -315,6 +320,7 @@ static void other_places(struct library_rank *self)
     ck_assert_int_eq(shared[8191] + other[8191], 0);
     GOOD(shoal_shared_free(world, other));
     refused(world, 8192, "goes to different places");
+    shoal_free(self->job, own);
 }
 
 START_TEST(places_that_differ_on_a_node)
@@ -335,6 +341,8 @@ static void own_places(struct library_rank *self)
     GOOD(shoal_all_reduce(world, own, place, 1000, SHOAL_F32, SHOAL_SUM, NULL));
     for (int i = 0; i < 1000; i++)
         ck_assert(((float *)place)[i] == 10.0f);
+    shoal_free(self->job, own);
+    shoal_free(self->job, result);
 }
 
 START_TEST(places_may_differ_from_node_to_node)
@@ -361,6 +369,7 @@ static void other_bytes(struct library_rank *self)
     *own = 21;
     GOOD(shoal_all_reduce(world, own, at(shared, 64), 1, SHOAL_I32, SHOAL_SUM, NULL));
     ck_assert_int_eq(*(const int32_t *)(const void *)(shared + 64), 42);
+    shoal_free(self->job, own);
 }
 
 START_TEST(bytes_that_differ)
@@ -484,6 +493,7 @@ static void again_and_again(struct library_rank *self)
     library_meet(self);
     ck_assert(cluster_wait_status(cluster, 0, much_reserved, CLUSTER_PATIENCE_MS));
     library_meet(self);
+    shoal_free(self->job, send);
 }
 
 START_TEST(memory_is_given_back)

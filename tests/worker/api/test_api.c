@@ -293,34 +293,6 @@ START_TEST(test_arguments)
 }
 END_TEST
 
-static void check_alloc(struct member *member)
-{
-    void *all = shoal_alloc(member->job, 100 << 20);
-    ck_assert_ptr_null(all);
-    ck_assert_ptr_nonnull(strstr(shoal_error_text(), "104857600"));
-    ck_assert_ptr_nonnull(strstr(shoal_error_text(), "8388608"));
-    void *some[64];
-    int count = 0;
-    while (count < 64 && (some[count] = shoal_alloc(member->job, 500000)))
-        count++;
-    ck_assert_int_gt(count, 4);
-    for (int i = 0; i < count; i++) {
-        memset(some[i], i, 500000);
-        shoal_free(member->job, some[i]);
-    }
-    void *one = shoal_alloc(member->job, 4 << 20);
-    ck_assert_ptr_nonnull(one);
-    shoal_free(member->job, (char *)one + 64); /* not a block's start: ignored */
-    shoal_free(member->job, one);
-    shoal_free(member->job, one);
-}
-
-START_TEST(test_alloc)
-{
-    world_run(&(struct fake_daemon_options){.world_size = 1}, check_alloc);
-}
-END_TEST
-
 START_TEST(test_words)
 {
     ck_assert_str_eq(shoal_version(), SHOAL_VERSION);
@@ -500,7 +472,6 @@ int main(void)
     tcase_add_test(cases, test_groups);
     tcase_add_test(cases, test_group_arguments);
     tcase_add_test(cases, test_arguments);
-    tcase_add_test(cases, test_alloc);
     tcase_add_test(cases, test_words);
     tcase_add_test(cases, test_open_arguments);
     tcase_add_test(cases, test_open_reads_the_environment);
