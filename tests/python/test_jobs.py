@@ -181,7 +181,8 @@ class Failure(unittest.TestCase):
         self.assertEqual(finished[1][0], -signal.SIGKILL, finished[1][1])
         for _, text in finished:
             self.assertEqual(found(r"^CHILD (.*)", text), ["0"], text)
-            self.assertEqual(found(r"^GRADIENTS (.*)", text), ["None None"], text)
+            self.assertEqual(found(r"^GRADIENTS (.*)", text), ["3.0 3.0"], text)
+            self.assertEqual(found(r"^OWN (.*)", text), ["2.0 2.0"], text)
             said = found(r"^ERROR StateError (.*)", text)
             self.assertEqual(len(said), 2, text)
             for words in said:

@@ -5,6 +5,7 @@ one is gone, this says so before a program does less than it should.
 And what shoal puts in place of torch's functions takes whatever torch's takes."""
 
 import ast
+import collections
 import functools
 import importlib
 import inspect
@@ -19,7 +20,7 @@ PACKAGE = suite.TREE / "worker" / "python"
 # Where -> what, as Python has it there: an expression that fails where torch has it no more. In a tuple: the names of
 # one thing in different versions, of the last ones first.
 NAMES = {
-    "torch": ("_assert_async", "_C._get_accelerator", "_utils._get_device_index", "Tensor._nnz", "Tensor._version"),
+    "torch": ("_assert_async", "_C._get_accelerator", "_disable_dynamo", "Tensor._nnz", "Tensor._version"),
     "torch._C._dynamo.eval_frame": (
         ("_FrameAction.SKIP", "skip_code"),  # 2.6 has the second, which is not used
         ("_FrameExecStrategy", "skip_code"),
@@ -41,10 +42,8 @@ NAMES = {
         "ProcessGroup._start_coalescing",
         "Work._source_rank",
     ),
-    "torch.autograd": ("Variable._execution_engine",),
     "torch.distributed": (
-        "_broadcast_coalesced",
-        "_verify_params_across_processes",
+        "_register_comm_hook",
         "Backend._plugins",
         "ProcessGroupGloo._Options()._timeout",
     ),
@@ -92,7 +91,6 @@ NAMES = {
     "torch.distributed.fsdp._init_utils": ("_check_module_states_for_sync_module_states",),
     "torch.distributed.fsdp._shard_utils": ("_create_chunk_sharded_tensor",),
     "torch.distributed.rendezvous": ("_rendezvous_handlers",),
-    "torch.distributed.utils": ("_recursive_to",),
     "torch.nn": (
         "Module()._buffers",
         "Module()._forward_hooks",
@@ -104,6 +102,16 @@ NAMES = {
     ),
     "torch.nn.modules.module": ("_IncompatibleKeys",),
     "torch.nn.parallel": (
+        "DistributedDataParallel.__init__.__code__.co_names.index('_comm_hooks')",
+        "DistributedDataParallel.__init__.__code__.co_names.index('_delay_all_reduce_all_params')",
+        "DistributedDataParallel.__init__.__code__.co_names.index('_has_rebuilt_buckets')",
+        "DistributedDataParallel.__init__.__code__.co_names.index('_use_python_reducer')",
+        "DistributedDataParallel._ddp_init_helper",
+        "DistributedDataParallel._lazy_init",
+        "DistributedDataParallel._lazy_init.__code__.co_names.index('_lazy_init_ran')",
+        "DistributedDataParallel._pre_forward",
+        "DistributedDataParallel._register_builtin_comm_hook",
+        "DistributedDataParallel.register_comm_hook.__code__.co_names.index('_set_comm_hook_name')",
         "inspect.unwrap(DistributedDataParallel.__init__).__code__.co_consts.index('_ddp_params_and_buffers_to_ignore')",
     ),
 }
@@ -119,8 +127,8 @@ ARGUMENTS = (
 )  # fmt: skip
 # Of shoal's process group, which other files touch.
 OURS = {"_fail", "_group"}
-# Words that look like such names: of the wheel, of Hugging Face's models, and the ends of longer ones.
-WORDS = {"_bundle", "_rank", "_init_weights", "_tp_plan", "_proj_weight", "_process_group"}
+# Words that look like such names: of ctypes, of the wheel, of Hugging Face's models, and the ends of longer ones.
+WORDS = {"_fields_", "_bundle", "_rank", "_init_weights", "_tp_plan", "_proj_weight", "_process_group"}
 # Alone: the whole package would change torch.
 HOOKS = runpy.run_path(str(PACKAGE / "shoal/smddp/smp/_hooks.py")) if suite.reason_to_skip() is None else {}
 PRIVATE = re.compile(r"(?<!\w)_[A-Za-z]\w*")
@@ -192,9 +200,9 @@ def root_of(node):
 
 
 def touched_in(tree, package):
-    """Private names of torch, or of nobody known, in a file; package: all names that shoal's files define. What is
-    reached from something of torch's is torch's; what this file defines is shoal's, and so is what a class gets from
-    another file's."""
+    """Private names of torch, or of nobody known, in a file; package: how often shoal's files define each name. What is
+    reached from something of torch's is torch's, and so is what super() has and no other class of shoal's; what this
+    file defines is shoal's, and so is what a class gets from another file's."""
     mine, torchs = set(defined(tree)), set()
     for path, name in imported(tree):
         torchs.add(name)
@@ -203,7 +211,8 @@ def touched_in(tree, package):
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr):
             inherited = name_of(node.value) == "self" and node.attr in package
-            if root_of(node) in torchs or not (node.attr in mine or inherited):
+            above = root_of(node) == "super" and package[node.attr] < 2
+            if above or root_of(node) in torchs or not (node.attr in mine or inherited):
                 yield node.attr
         elif isinstance(node, ast.Constant) and re.fullmatch("_[a-z][a-z0-9_]*", str(node.value)):
             if node.value not in package:
@@ -222,7 +231,7 @@ def for_torch_to_call(tree, used):
 def touched_by(sources):
     """{path of a file: the private names that it touches or overrides}; sources: {path: text}"""
     trees = {path: ast.parse(text) for path, text in sources.items()}
-    package = {name for tree in trees.values() for name in defined(tree)}
+    package = collections.Counter(name for tree in trees.values() for name in defined(tree))
     used = {
         node.attr if isinstance(node, ast.Attribute) else node.id
         for tree in trees.values()
@@ -296,7 +305,10 @@ class PrivateNames(unittest.TestCase):
             "import torch\ndef _one():\n    return torch._one": {"_one"},
             # torch's to call
             "class One:\n    _two = 3\n    def _four(self):\n        pass": {"_two", "_four"},
+            "class One:\n    def _two(self):\n        return super()._two()": {"_two"},
             # shoal's own
+            "class One:\n    def _two(self):\n        pass\n"
+            "class Three(One):\n    def _two(self):\n        super()._two()": set(),
             "class One:\n    def two(self):\n        self._three = 4\n        return self._three": set(),
             "class One:\n    def two(self):\n        return self._elsewhere()": set(),
             "def one(two):\n    return two._elsewhere": {"_elsewhere"},

@@ -16,9 +16,7 @@ os.environ.setdefault("SHOAL_LIBRARY", str(suite.BUILD / "lib" / "libshoal.so"))
 
 BACKEND_HEADER = "torch/csrc/distributed/c10d/Backend.hpp"
 NOT_IN_CPP = {
-    "allocateTensor": "the arena is unmapped when the job is closed, and tensors may outlive it",
-    "supportsTensorAlloc": "the same; torch's answer is no",
-    "getMemAllocator": "the same",
+    "getMemAllocator": "torch's raises: a pool of memory is a GPU's",
     "eagerConnectSingleDevice": "nothing is to be connected; torch's does nothing",
     "enableCollectivesTiming": "torch's raises; the daemon's trace has the times",
     "getMemoryStats": "torch's raises; shoalctl status has them",

@@ -341,6 +341,9 @@ def test_sparse_tensors():
         sparse = dense.to_sparse(1)
         dist.all_reduce(sparse, group=group())
         check_equal(sparse.to_dense(), expected)
+        sparse = dense.to_sparse(1)
+        dist.all_reduce(sparse, dist.ReduceOp.AVG, group=group())
+        check_equal(sparse.to_dense(), expected / dist.get_world_size())
 
 
 def test_tensors_that_are_not_contiguous():

@@ -29,21 +29,6 @@ def wish(job, folder):
     return GROW if (folder / "grow").exists() and job.world_size < 3 else GO_ON
 
 
-def reduce_step(job, fusion, first):
-    """A step of fusion buffers, in another order than the library begins with; how many collectives
-    it was. A generation's first step has one more, for the order."""
-    for index, ctype, count in ((1, ctypes.c_double, 3), (2, ctypes.c_float, 70000), (0, ctypes.c_float, 5)):
-        gradient = (ctype * count).from_address(fusion.gradient(index))
-        for i in range(0, count, 1000):
-            gradient[i] = (job.rank + 1) * (index + 1)
-        fusion.ready(index)
-    assert fusion.wait(LIMIT_MS)
-    total = job.world_size * (job.world_size + 1) / 2
-    for index, ctype in ((0, ctypes.c_float), (1, ctypes.c_double), (2, ctypes.c_float)):
-        assert ctype.from_address(fusion.gradient(index)).value == total * (index + 1), index
-    return fusion.statistics()["buffers"] + first
-
-
 def run_rank(folder, rank):
     """One collective after the other, until rank 0 says that this is the end."""
     newcomer = rank < 0
@@ -58,8 +43,6 @@ def run_rank(folder, rank):
         newcomer=newcomer,
     )
     said, rounds, what = 0, 0, GO_ON
-    parameters = [(5, library.F32), (3, library.F64), (70000, library.F32)]
-    fusion = library.Fusion(job.world, parameters, library.SUM, 0, 0, None)
     data = (ctypes.c_double * 2)()
     while what != END:
         data[0], data[1] = job.rank + 1, wish(job, folder) if job.rank == 0 else 0
@@ -67,7 +50,6 @@ def run_rank(folder, rank):
         try:
             job.world.all_reduce(address, address, 2, library.F64, library.SUM).wait(LIMIT_MS)
             what, rounds = int(data[1]), rounds + 1
-            rounds += reduce_step(job, fusion, rounds == 1)
             assert data[0] == job.world_size * (job.world_size + 1) / 2, list(data)
             if said < job.generation:
                 said = job.generation
@@ -78,7 +60,7 @@ def run_rank(folder, rank):
         except errors.RecoverableError as error:
             print("LOST", type(error).__name__, flush=True)
             kept = go_on(job)
-            assert rounds - 1 <= kept <= rounds + len(parameters) + 1, (kept, rounds)
+            assert rounds - 1 <= kept <= rounds + 1, (kept, rounds)
         if kept is not None:
             rounds = 0
     job.close()

@@ -180,7 +180,7 @@ def fork():
         signal.alarm(30)  # the backstop
         say_error(lambda: dist.all_reduce(torch.ones(5)))
         say_error(work.wait)
-        say("GRADIENTS", *(parameter.grad for parameter in wrapper.parameters()))
+        say("GRADIENTS", *(parameter.grad.add_(1).mean().item() for parameter in wrapper.parameters()))  # a copy
         try:
             wrapper(torch.ones(2, 8)).sum().backward()
         except RuntimeError as error:  # torch's own: its threads of the backward pass are not in a child
@@ -189,6 +189,7 @@ def fork():
         dist.destroy_process_group()
         sys.exit(0)
     say("CHILD", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    say("OWN", *(parameter.grad.mean().item() for parameter in wrapper.parameters()))
     dist.barrier()
     sent = dist.isend(torch.ones(5), (RANK - 1) % SIZE)
     work.wait()

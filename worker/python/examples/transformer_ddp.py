@@ -1,5 +1,5 @@
-"""A small language model, data-parallel; --zero-copy takes shoal's own DistributedDataParallel,
---hook its communication hook for torch's.
+"""A small language model, data-parallel; --zero-copy takes shoal's DistributedDataParallel, --hook
+its communication hook for torch's.
 
     shoalrun -n 4 -- python3 transformer_ddp.py --zero-copy [--device cuda]
 """
@@ -12,7 +12,7 @@ def main():
     options, rank, size = common.start(
         "A small language model, data-parallel.",
         devices=("cpu", "cuda"),
-        zero_copy="shoal's own DistributedDataParallel",
+        zero_copy="shoal's DistributedDataParallel",
         hook="shoal's communication hook for torch's",
     )
     import shoal.torch

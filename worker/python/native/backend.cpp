@@ -1,5 +1,7 @@
 #include "worker/python/native/backend.hpp"
 
+#include "worker/python/native/memory.hpp"
+
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
@@ -339,6 +341,11 @@ Started Backend::endCoalescing()
     for (const auto &work : works)
         ours.push_back(c10::static_intrusive_pointer_cast<Work>(work));
     return Work::join(ours);
+}
+
+at::Tensor Backend::allocateTensor(long size, at::TensorOptions options)
+{
+    return allocate(*collectives->session, size, options);
 }
 
 void Backend::setSequenceNumberForGroup()

@@ -54,6 +54,13 @@ class __attribute__((visibility("hidden"))) Backend final : public c10d::Backend
     {
         return true;
     }
+    /* In memory, which has no number. */
+    virtual bool supportsTensorAlloc(c10::DeviceIndex device)
+    {
+        return device < 0;
+    }
+    /* Make a tensor in the arena (memory.hpp). */
+    virtual at::Tensor allocateTensor(long size, at::TensorOptions options = {});
 
     Started broadcast(List &tensors, const c10d::BroadcastOptions &options) override;
     Started allreduce(List &tensors, const c10d::AllreduceOptions &options) override;

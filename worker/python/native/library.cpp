@@ -47,6 +47,8 @@ Library::Library(const std::string &path)
     find(handle, "shoal_wait", &wait);
     find(handle, "shoal_request_on_complete", &on_complete);
     find(handle, "shoal_request_free", &request_free);
+    find(handle, "shoal_alloc", &alloc);
+    find(handle, "shoal_free", &free);
     find(handle, "shoal_error_text", &error_text);
     find(handle, "shoal_result_name", &result_name);
 }

@@ -49,6 +49,8 @@ struct Library {
     decltype(&::shoal_wait) wait;
     decltype(&::shoal_request_on_complete) on_complete;
     decltype(&::shoal_request_free) request_free;
+    decltype(&::shoal_alloc) alloc;
+    decltype(&::shoal_free) free;
     decltype(&::shoal_error_text) error_text;
     decltype(&::shoal_result_name) result_name;
 };

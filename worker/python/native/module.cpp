@@ -1,9 +1,11 @@
 /* The Python module: the names that shoal.torch has for this folder's classes. */
+#include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <torch/csrc/utils/pybind.h>
 
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
+#include "worker/python/native/average.hpp"
 #include "worker/python/native/backend.hpp"
 #include "worker/python/native/bell.hpp"
 
@@ -58,10 +60,11 @@ PYBIND11_MODULE(shoal_native, module)
                              std::to_string(SHOAL_VERSION_PATCH);
 
     py::class_<Session, std::shared_ptr<Session>>(module, "Session")
-        .def(py::init([](const std::string &path) {
-                 return std::make_shared<Session>(std::make_shared<const Library>(path));
+        .def(py::init([](const std::string &path, size_t job) {
+                 return std::make_shared<Session>(std::make_shared<const Library>(path),
+                                                  reinterpret_cast<shoal_job *>(job));
              }),
-             py::arg("path"))
+             py::arg("path"), py::arg("job") = 0)
         .def("settle", &Session::settle, Released())
         .def("close", &Session::close, Released())
         .def("release", &Session::release, Released());
@@ -122,6 +125,16 @@ PYBIND11_MODULE(shoal_native, module)
                 group.session->give_up(&group, Error(code, text));
             },
             Released());
+
+    py::class_<Averages, std::shared_ptr<Averages>>(module, "Averages")
+        .def("statistics", &Averages::statistics);
+    module.def("average_gradients",
+               [](c10d::Reducer &reducer, c10d::ProcessGroup &group, bool static_graph) {
+                   auto averages = std::make_shared<Averages>(
+                       c10::intrusive_ptr<c10d::ProcessGroup>::reclaim_copy(&group), static_graph);
+                   reducer.register_comm_hook(std::make_unique<Average>(averages));
+                   return averages;
+               });
 
     py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>> backend(module, "Backend");
     backend

@@ -265,8 +265,8 @@ void Operation::forget(const Error &why)
     request = nullptr;
 }
 
-Session::Session(std::shared_ptr<const Library> library)
-    : library(std::move(library)), pid(getpid())
+Session::Session(std::shared_ptr<const Library> library, shoal_job *job)
+    : library(std::move(library)), job(job), pid(getpid())
 {
 }
 

@@ -32,7 +32,8 @@ class Operation;
 class Session : public std::enable_shared_from_this<Session>
 {
   public:
-    explicit Session(std::shared_ptr<const Library> library);
+    /* job: whose memory tensors may have; null: none. */
+    Session(std::shared_ptr<const Library> library, shoal_job *job);
 
     /* False in a process that was forked from the job's. */
     bool own_process() const;
@@ -71,6 +72,7 @@ class Session : public std::enable_shared_from_this<Session>
     void give_up(const Group *group, const Error &why);
 
     const std::shared_ptr<const Library> library;
+    shoal_job *const job;
 
   private:
     void run();

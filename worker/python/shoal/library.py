@@ -49,25 +49,6 @@ class ReconfigureOptions(ctypes.Structure):
     ]
 
 
-class Parameter(ctypes.Structure):
-    """struct shoal_parameter."""
-
-    _fields_ = [("gradient", _pointer), ("count", _size), ("dtype", _int)]
-
-
-class FusionOptions(ctypes.Structure):
-    """struct shoal_fusion_options."""
-
-    _fields_ = [
-        ("struct_size", _size),
-        ("threshold_bytes", _size),
-        ("first_buffer_bytes", _size),
-        ("op", _int),
-        ("on_device", _int),
-        ("device_memory", _pointer),
-    ]
-
-
 class DeviceOptions(ctypes.Structure):
     """struct shoal_device_options."""
 
@@ -77,18 +58,6 @@ class DeviceOptions(ctypes.Structure):
         ("library", _text),
         ("pinned_bytes", ctypes.c_uint64),
         ("stream_waits", _int),
-    ]
-
-
-class FusionStatistics(ctypes.Structure):
-    """struct shoal_fusion_statistics."""
-
-    _fields_ = [
-        ("struct_size", _size),
-        ("buffers", ctypes.c_uint64),
-        ("bytes", ctypes.c_uint64),
-        ("communication_ns", ctypes.c_uint64),
-        ("exposed_ns", ctypes.c_uint64),
     ]
 
 
@@ -140,18 +109,9 @@ _DECLARATIONS = {
     "shoal_request_free": (None, [_pointer]),
     "shoal_completions_descriptor": (_int, [_pointer]),
     "shoal_completions_clear": (_int, [_pointer]),
-    "shoal_fusion_create": (_int, [_pointer, _pointer, _size, _pointer, _pointer]),
-    "shoal_fusion_free": (None, [_pointer]),
-    "shoal_fusion_gradient": (_pointer, [_pointer, _size]),
-    "shoal_fusion_ready": (_int, [_pointer, _size]),
-    "shoal_fusion_wait": (_int, [_pointer, _int]),
-    "shoal_fusion_bytes": (_size, [_pointer, _size]),
-    "shoal_fusion_set_stream": (_int, [_pointer, _pointer]),
-    "shoal_fusion_wait_stream": (_int, [_pointer, _pointer, _int]),
     "shoal_device_open": (_int, [_pointer, _pointer]),
     "shoal_group_set_stream": (_int, [_pointer, _int, _pointer]),
     "shoal_request_wait_stream": (_int, [_pointer, _pointer]),
-    "shoal_fusion_statistics": (_int, [_pointer, _pointer]),
     "shoal_set_ending": (_int, [_pointer, _text]),
     "shoal_error_text": (_text, []),
     "shoal_result_name": (_text, [_int]),
@@ -464,79 +424,3 @@ class Request:
         handle, self.handle = self.handle, None
         if handle is not None and self.job.handle is not None:
             self.job.library.c.shoal_request_free(handle)
-
-
-def _parameters(parameters):
-    return (Parameter * len(parameters))(*[(None, *parameter) for parameter in parameters])
-
-
-class Fusion:
-    """Balanced fusion buffers (shoal_fusion_create) whose gradients the library allocates."""
-
-    def __init__(self, group, parameters, op, threshold_bytes, first_buffer_bytes, device_memory):
-        """parameters: [(count, element type)] in the order of the forward pass. device_memory: the
-        address of Fusion.bytes() on the job's device; None: in the arena."""
-        self.job = group.job
-        self.c = self.job.library.c
-        array = _parameters(parameters)
-        options = FusionOptions(
-            ctypes.sizeof(FusionOptions),
-            threshold_bytes,
-            first_buffer_bytes,
-            op,
-            int(device_memory is not None),
-            device_memory,
-        )
-        handle = _pointer()
-        self.job.library.call(
-            self.c.shoal_fusion_create,
-            group.handle,
-            array,
-            len(parameters),
-            ctypes.byref(options),
-            ctypes.byref(handle),
-        )
-        self.handle = handle
-
-    @staticmethod
-    def bytes(parameters):
-        """What the buffers of these parameters take."""
-        return load().c.shoal_fusion_bytes(_parameters(parameters), len(parameters))
-
-    def gradient(self, index):
-        """The address of a gradient; another one after the first step."""
-        return self.c.shoal_fusion_gradient(self.handle, index)
-
-    def ready(self, index):
-        self.job.library.call(self.c.shoal_fusion_ready, self.handle, index)
-
-    def wait(self, timeout_ms):
-        """True when the step is done, False when the time has passed first."""
-        return self._wait(self.c.shoal_fusion_wait, timeout_ms)
-
-    def set_stream(self, stream):
-        """Gradients are ready in the order of this stream, from the next step on."""
-        self.job.library.call(self.c.shoal_fusion_set_stream, self.handle, stream)
-
-    def wait_stream(self, stream, timeout_ms):
-        """wait() by the stream, not the host, but for the first step."""
-        return self._wait(self.c.shoal_fusion_wait_stream, stream, timeout_ms)
-
-    def _wait(self, function, *arguments):
-        result = function(self.handle, *arguments)
-        if result == ETIMEOUT:
-            return False
-        if result < 0:
-            raise self.job.library.error(result)
-        return True
-
-    def statistics(self):
-        """Of the last step: {"buffers", "bytes", "communication_ns", "exposed_ns"}."""
-        got = FusionStatistics(struct_size=ctypes.sizeof(FusionStatistics))
-        self.job.library.call(self.c.shoal_fusion_statistics, self.handle, ctypes.byref(got))
-        return {name: getattr(got, name) for name, _ in FusionStatistics._fields_[1:]}
-
-    def free(self):
-        handle, self.handle = self.handle, None
-        if handle is not None and self.job.handle is not None:
-            self.c.shoal_fusion_free(handle)

@@ -9,7 +9,8 @@ __all__ = ["DistributedDataParallel"]
 class DistributedDataParallel(shoal.torch.DistributedDataParallel):
     """shoal's wrapper, whose gradients lie where the daemon reads them, with the arguments of the
     library's in its order; those of torch's wrapper can be given by name. Buffers are broadcast where
-    broadcast_buffers says so, and a process_group is one of torch.distributed or group.WORLD."""
+    broadcast_buffers says so, and a process_group is one of torch.distributed or group.WORLD. Devices
+    are said of a module on one, as scripts for GPUs say them: of a module in memory they mean nothing."""
 
     def __init__(
         self,
@@ -28,6 +29,8 @@ class DistributedDataParallel(shoal.torch.DistributedDataParallel):
                 f"gradient_accumulation_steps={gradient_accumulation_steps}: its meaning was never"
                 " published; accumulate inside no_sync()"
             )
+        if all(parameter.device.type == "cpu" for parameter in module.parameters()):
+            device_ids = output_device = None
         super().__init__(
             module,
             device_ids=device_ids,

@@ -38,6 +38,6 @@ __all__ = [
 _work.install()
 _launch.install()
 _versions.add_method_names(_process_group.ProcessGroup)
-_versions.hide_from_dynamo(_process_group.ProcessGroup, _member.Member)
+_versions.hide_from_dynamo(_process_group.ProcessGroup, _member.Member, DistributedDataParallel)
 _versions.patch_functions_of_one_backend(_process_group.member_of)
 _autoload.register()

@@ -27,9 +27,10 @@ def all_reduce(group, operation, tensor, op):
 
 
 def all_reduce_sparse(group, operation, tensor, op):
-    """`tensor`, of coordinates and values, becomes the sum of all ranks'. How many values each rank
+    """`tensor`, of coordinates and values, becomes the sum, or the average, of all ranks'. How many values each rank
     has must be known first: this waits for the ranks, as long as the operation may take."""
-    if op != ReduceOp.SUM or tensor.layout != torch.sparse_coo:
+    average = op == ReduceOp.AVG
+    if (op != ReduceOp.SUM and not average) or tensor.layout != torch.sparse_coo:
         raise errors.InvalidError(f"all_reduce: {op} of a {tensor.layout} tensor")
     if tensor.device.type != "cpu":
         raise errors.UnsupportedError(f"all_reduce: a sparse tensor on {tensor.device}")
@@ -48,7 +49,7 @@ def all_reduce_sparse(group, operation, tensor, op):
     def add_up():
         whole = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), tensor.shape)
         with torch.no_grad():
-            tensor.copy_(whole.coalesce())
+            tensor.copy_(whole.coalesce() / group.size if average else whole.coalesce())
 
     operation.finishers.append(add_up)
 

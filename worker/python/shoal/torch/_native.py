@@ -84,10 +84,10 @@ def _import(path):
     return module
 
 
-def make_session():
+def make_session(job):
     """What operations of a job share; None: there is no native backend."""
     module, _ = load()
-    return module and module.Session(_path_of_libshoal())
+    return module and module.Session(_path_of_libshoal(), job.handle.value)
 
 
 def make_bell(session):
@@ -108,6 +108,12 @@ def make_backend(member):
     """Make torch's Backend of a Member whose session has what make_session() gave."""
     module, _ = load()
     return module.Backend(member.counter, member)
+
+
+def average_gradients(reducer, group, static_graph):
+    """Have a Reducer of torch's ask for the averages of its buckets, and return what has their statistics()."""
+    module, _ = load()
+    return module.average_gradients(reducer, group, static_graph)
 
 
 def join(works):

@@ -32,8 +32,6 @@ class Session:
         self.groups = 0
         self.device = None  # its number
         self.streams = {}  # onto which operations on it end: (group, what waits in one order)
-        # detach() is called before the arena goes, forget() in a forked child, which does not have it.
-        self.arena_users = weakref.WeakSet()
         self.excepthook = sys.excepthook  # which torch takes over after this
         self.store = None  # of torch's, since the job has gone on
         self.members = weakref.WeakSet()  # the process groups
@@ -58,7 +56,7 @@ class Session:
         finally:
             self.meeting.settled()
         # A device's tensors are the Python backend's; a stand-in for one has them in memory.
-        self.native = _native.make_session() if type(_streams.runtime) is _streams.Cuda else None
+        self.native = _native.make_session(self.job) if type(_streams.runtime) is _streams.Cuda else None
         bell = _native.make_bell(self.native) if self.native is not None else None
         self.completions = _work.Completions(self.job, bell)
         _sessions.add(self)
@@ -106,10 +104,8 @@ class Session:
             self.groups += 1
 
     def retire(self, why, end):
-        """Before the job goes on: gradients leave the arena, what is under way on either backend is waited for
+        """Before the job goes on: what is under way on either backend is waited for
         until `end` (time.monotonic()) and fails with `why` then, and the process groups raise it from now on."""
-        for user in list(self.arena_users):
-            user.detach()
         self.completions.settle(end, why)
         if self.native is not None:
             self.native.settle(max(0.0, end - time.monotonic()), str(why))
@@ -144,8 +140,6 @@ class Session:
         if job is None:
             return
         _sessions.discard(self)  # a child that is forked later has nothing of it to let go
-        for user in list(self.arena_users):
-            user.detach()
         self.completions.end_streamed(limit_s)
         ending = _ending()
         if ending:
@@ -167,11 +161,9 @@ class Session:
 
     def forget(self):
         """In a forked child, which has nothing of the job: it must not wait for a lock that a thread of
-        the parent held, touch the arena, or keep the embedded daemon."""
+        the parent held, or keep the embedded daemon."""
         self.forgotten = True
         self.lock = threading.Lock()
-        for user in list(self.arena_users):
-            user.forget()
         self.completions.forget()
         self.meeting.leave()
 

@@ -40,10 +40,6 @@ class Cuda:
         """What comes onto the current stream next waits for the event."""
         torch.cuda.current_stream(device).wait_event(event)
 
-    def follow(self, stream, other):
-        """What comes onto the stream next waits for what is on the other by now."""
-        stream.wait_stream(other)
-
     def record(self, tensor, stream):
         """The tensor's memory is used on the stream: the allocator must not give it away before."""
         tensor.record_stream(stream)

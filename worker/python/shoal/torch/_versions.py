@@ -9,7 +9,7 @@ import os
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
-from torch.distributed import distributed_c10d, utils
+from torch.distributed import distributed_c10d
 
 from shoal import errors
 
@@ -29,19 +29,6 @@ METHOD_NAMES = {
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
     "all_to_all_single": "alltoall_base",
 }
-
-# Arguments of torch's DistributedDataParallel that ask for something that ours does not do.
-REFUSED_ARGUMENTS = (
-    "batched_grad_copy",
-    "bucket_cap_mb_list",
-    "delay_all_reduce_named_params",
-    "device_mesh",
-    "forward_sync_buffers",
-    "mixed_precision",
-    "param_to_hook_all_reduce",
-    "skip_all_reduce_unused_params",
-)
-
 
 class GroupInPython:
     """What torch asks of a ProcessGroup. For one of its own it keeps a group's names in its backends, of which a group
@@ -103,12 +90,6 @@ def timeout_of(options):
     """The time that a call's options allow, or None when they leave it to the group."""
     timeout = getattr(options, "timeout", None)
     return timeout if timeout is not None and timeout > datetime.timedelta(0) else None
-
-
-def move_inputs(device, inputs, named_inputs):
-    """(inputs, named inputs) of a forward pass with all tensors in their lists, tuples and dicts on the
-    device, as torch's DistributedDataParallel moves them, on the current stream."""
-    return utils._recursive_to((inputs, named_inputs), device, False)[0]
 
 
 def hide_from_dynamo(*classes):

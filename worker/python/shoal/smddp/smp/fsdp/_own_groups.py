@@ -6,7 +6,6 @@ import functools
 import torch
 import torch.distributed as dist
 
-import shoal.torch
 from shoal import errors
 from shoal.smddp.smp import _hooks, _meshes
 from shoal.smddp.smp.moe_layer import place_of
@@ -17,10 +16,9 @@ DEFAULT_MESH = ("_init_default_mesh", "_init_default_fully_shard_mesh")
 
 
 def install(state):
-    """Let torch's and shoal's DDP, and fully_shard, look at the groups that they are given."""
-    for kind in (torch.nn.parallel.DistributedDataParallel, shoal.torch.DistributedDataParallel):
-        if not hasattr(kind.__init__, "shoal_original"):
-            _check_in_ddp(kind, state)
+    """Let DDP, of which shoal's is a subclass, and fully_shard look at the groups that they are given."""
+    if not hasattr(torch.nn.parallel.DistributedDataParallel.__init__, "shoal_original"):
+        _check_in_ddp(torch.nn.parallel.DistributedDataParallel, state)
     _check_in_fully_shard(state)
 
 
@@ -61,20 +59,20 @@ def _check_in_ddp(kind, state):
     def construct(self, *given, **named):
         if state.is_initialized and not state.is_native:
             arguments = bind(self, *given, **named)
-            _check_ddp(arguments, state, is_torchs=kind is torch.nn.parallel.DistributedDataParallel)
+            _check_ddp(arguments, state)
         original(self, *given, **named)
 
     construct.shoal_original = original
     kind.__init__ = construct
 
 
-def _check_ddp(arguments, state, is_torchs):
+def _check_ddp(arguments, state):
     module, what = arguments["module"], "DistributedDataParallel's process_group"
     if arguments.get("device_mesh") is not None:
         groups, what = _meshes.groups_of(arguments["device_mesh"]), "DistributedDataParallel's device_mesh"
     else:
         groups = [arguments.get("process_group") or dist.GroupMember.WORLD]
-    ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ()) if is_torchs else ()
+    ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
     experts = _experts_of(module)
     kinds = {id(p) in experts for name, p in module.named_parameters() if p.requires_grad and name not in ignored}
     if kinds == {True, False}:
