@@ -184,7 +184,7 @@ class Failure(unittest.TestCase):
             self.assertEqual(found(r"^GRADIENTS (.*)", text), ["3.0 3.0"], text)
             self.assertEqual(found(r"^OWN (.*)", text), ["2.0 2.0"], text)
             said = found(r"^ERROR StateError (.*)", text)
-            self.assertEqual(len(said), 2, text)
+            self.assertEqual(len(said), 3, text)
             for words in said:
                 self.assertRegex(words, r"process \d+ was forked from \d+, whose .* it cannot use")
         self.assertEqual(finished[0][0], 0, finished[0][1])
