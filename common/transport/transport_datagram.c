@@ -14,8 +14,9 @@
 #include "common/base/clock.h"
 #include "common/transport/transport_port.h"
 
-#define STRANGERS_MAX 32 /* connections from hosts that no peer is on, under an endpoint over TCP  \
-                          */
+#define STRANGERS_MAX                                                                              \
+    32 /* connections from hosts that no peer is on, under an endpoint over TCP                    \
+        */
 #define ADDRESSES_MAX 65536 /* entries of the address vector that are traced back to peers */
 
 struct peer {

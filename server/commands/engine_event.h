@@ -34,8 +34,8 @@ enum engine_event_type {
     ENGINE_WORKER_DETACHED,
     /* job, rank, worker. Of what it was attached with nothing is mapped or open any more. */
     ENGINE_WORKER_RELEASED,
-    /* job, group, sequence, met, ranks: those of this node that have not reached the collective which
-     * others have. nodes: other nodes that have sent nothing of it yet. */
+    /* job, group, sequence, met, ranks: those of this node that have not reached the collective
+     * which others have. nodes: other nodes that have sent nothing of it yet. */
     ENGINE_LATE,
     /* job, group, segment, code, text. The answer to COMMAND_SEGMENT_OPEN. */
     ENGINE_SEGMENT_OPENED,

@@ -81,11 +81,15 @@ static void sources_read(void)
 /* The rows of the table with this head, the caller's. */
 static char *table_of(const char *paper, const char *head)
 {
-    const char *table = strstr(paper, head), *end = table ? strstr(table, "\n\n") : NULL;
-    ck_assert_msg(end != NULL, "no table: %s", head);
-    const char *rows = strchr(strchr(table, '\n') + 1, '\n') + 1; /* behind the rule */
-    char *copy = strndup(rows, (size_t)(end - rows));
+    const char *table = strstr(paper, head);
+    ck_assert_msg(table != NULL, "no table: %s", head);
+    for (int line = 0; line < 2; line++) /* the head and the rule */
+        table += strcspn(table, "\n") + 1;
+    char *copy = strdup(table);
     ck_assert_ptr_nonnull(copy);
+    char *end = strstr(copy, "\n\n");
+    if (end)
+        *end = '\0';
     return copy;
 }
 
@@ -102,11 +106,13 @@ static void trim(char *cell)
 static int cells_of(const char *row, char cells[CELLS][256])
 {
     int count = 0;
-    for (const char *at = strchr(row, '|'); at && strchr(at + 1, '|') && count < CELLS; count++) {
-        const char *end = strchr(at + 1, '|');
-        snprintf(cells[count], 256, "%.*s", (int)(end - at - 1), at + 1);
+    for (const char *at = row + strcspn(row, "|"); *at == '|' && count < CELLS; count++) {
+        size_t length = strcspn(at + 1, "|");
+        if (at[1 + length] == '\0')
+            break;
+        snprintf(cells[count], 256, "%.*s", (int)length, at + 1);
         trim(cells[count]);
-        at = end;
+        at += 1 + length;
     }
     return count;
 }

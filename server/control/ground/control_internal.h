@@ -36,14 +36,16 @@
 #define CONTROL_USER_DESCRIPTORS(workers) ((uint64_t)CONTROL_DESCRIPTORS * ((workers) + 16u))
 #define CONTROL_DESCRIPTORS_SENT 253 /* that one message may bring: the kernel's limit */
 #define CONTROL_ANY_USER UINT32_MAX
-#define CONTROL_OUTPUT_MAX_BYTES ((size_t)16 << 20) /* a reader that is further behind is cut off  \
-                                                     */
+#define CONTROL_OUTPUT_MAX_BYTES                                                                   \
+    ((size_t)16 << 20) /* a reader that is further behind is cut off                               \
+                        */
 #define CONTROL_USER_OUTPUT_MAX_BYTES                                                              \
     ((size_t)64 << 20)                               /* of a user's connections together, beyond:  \
                                                       */
 #define CONTROL_FREE_OUTPUT_BYTES ((size_t)64 << 10) /* which each may have */
-#define CONTROL_STATUS_MAX_BYTES ((size_t)64 << 20)  /* of a status; shoalctl reads no longer line \
-                                                      */
+#define CONTROL_STATUS_MAX_BYTES                                                                   \
+    ((size_t)64 << 20)           /* of a status; shoalctl reads no longer line                     \
+                                  */
 #define CONTROL_TURN_LINES 16u   /* of one connection before it is another's turn */
 #define CONTROL_TURN_ACCEPTS 16u /* TCP connections before it is others' turn */
 #define CONTROL_TURN_NS 1000000u /* likewise */

@@ -202,42 +202,6 @@ START_TEST(test_server_not_connected)
 }
 END_TEST
 
-static const struct {
-    uint32_t cut, from; /* nodes without a connection */
-    uint32_t ranks;     /* that come */
-    const char *text;
-} waits[] = {
-    {0, 0, 1, "rank 1 of job 'train-0' has not joined"},
-    {1, 2, 2,
-     "job 'train-0' has all its ranks, but server c (10.0.0.2:7002) is not connected: cut"},
-    {0, 1, 1,
-     "job 'train-0' cannot gather at its home: server b (10.0.0.1:7001) is not connected: cut"},
-};
-
-/* A rank that has waited for 10 s is told once what for. */
-START_TEST(test_told_what_it_waits_for)
-{
-    const char *job = network_name_at(network, 1);
-    ck_assert_str_eq(job, "train-0");
-    for (uint32_t node = 0; node < 3; node++)
-        network_config(network, node)->join_ms = 60000;
-    if (waits[_i].text[0] != 'r')
-        network_cut(network, waits[_i].cut, waits[_i].from, "cut");
-    network_settle(network);
-    struct network_worker *worker = network_join(network, 0, job, 2, 0, -1, 100000);
-    if (waits[_i].ranks == 2)
-        network_join(network, 1, job, 2, 1, -1, 100000);
-    network_run(network, 9900);
-    ck_assert_uint_eq(worker->waiting_count, 0);
-    network_run(network, 200);
-    ck_assert_uint_eq(worker->waiting_count, 1);
-    ck_assert_msg(strstr(worker->waiting, waits[_i].text) != NULL, "%s", worker->waiting);
-    ck_assert_int_eq(worker->state, CLIENT_JOINING);
-    network_run(network, 20000);
-    ck_assert_uint_eq(worker->waiting_count, 1);
-}
-END_TEST
-
 /* What a job waits for is logged once for each node, when that is what it waits for. */
 START_TEST(test_each_missing_server_is_logged)
 {
@@ -674,7 +638,6 @@ int main(void)
     tcase_add_test(cases, test_join_timeouts);
     tcase_add_test(cases, test_configured_timeouts);
     tcase_add_test(cases, test_join_twice_of_one_name);
-    tcase_add_loop_test(cases, test_told_what_it_waits_for, 0, 3);
     tcase_add_test(cases, test_home_not_connected);
     tcase_add_test(cases, test_server_not_connected);
     tcase_add_test(cases, test_each_missing_server_is_logged);
