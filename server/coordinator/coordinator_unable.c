@@ -61,7 +61,7 @@ static void unable_make_room(struct coordinator *c, uint32_t uid, const char *jo
             count++;
         }
     }
-    if (count >= UNABLE_OF_USER_MAX)
+    if (oldest && count >= UNABLE_OF_USER_MAX)
         unable_drop(c, oldest);
 }
 

