@@ -13,9 +13,9 @@
  * NULL in place of a handle included, SHOAL_EMEMORY when the process has no memory left, and
  * SHOAL_ESTATE when the job is being closed, or was opened by a process that has forked this one:
  * that one has of the job's memory a copy of what shoal_alloc gave, which is taken page by page
- * when it first writes there, and nothing else. A collective, send or receive ends with whatever
- * its group or job has failed with: SHOAL_ELOST, SHOAL_EMISMATCH, SHOAL_EDISCONNECTED,
- * SHOAL_EREFUSED, SHOAL_EPROTOCOL, SHOAL_EMEMORY.
+ * when it first writes there, and must not touch other memory of it. A collective, send or receive
+ * ends with whatever its group or job has failed with: SHOAL_ELOST, SHOAL_EMISMATCH,
+ * SHOAL_EDISCONNECTED, SHOAL_EREFUSED, SHOAL_EPROTOCOL, SHOAL_EMEMORY.
  *
  * Threads. Any function may be called by any thread at any time. One that closes or frees a handle
  * is the last call on it, and does nothing with NULL. Settings of a group and the error text belong

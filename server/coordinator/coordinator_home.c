@@ -57,6 +57,17 @@ static struct gathering *home_begin_gathering(struct coordinator *c, const struc
     return NULL;
 }
 
+/* Refuse those that are here, and those that come later. */
+static void home_end_for_all(struct coordinator *c, struct gathering *gathering, int code,
+                             const char *text)
+{
+    struct unable_rank who = {
+        .uid = gathering->uid, .world_size = gathering->world_size, .rank = -1};
+    snprintf(who.job, sizeof(who.job), "%s", gathering->name);
+    unable_note(c, &who, code, text, gathering);
+    home_refuse_all(c, gathering, code, text);
+}
+
 /* The newest gathering of the user who has most makes room for one of this user. ERR_MEMORY: that
  * is this user himself. */
 static int home_make_room(struct coordinator *c, uint32_t uid, struct error *error)
@@ -78,7 +89,7 @@ static int home_make_room(struct coordinator *c, uint32_t uid, struct error *err
              "it again when others of them run, or raise the limit",
              newest->name, uid, quota->limit, coordinator_node_name(c, c->config->self), giver,
              quota_used(quota, giver));
-    home_refuse_all(c, newest, ERR_MEMORY, text);
+    home_end_for_all(c, newest, ERR_MEMORY, text);
     return 0;
 }
 
@@ -100,17 +111,6 @@ static bool home_differs(const struct gathering *gathering, const struct message
 {
     return message->uid == gathering->uid && (message->world_size != gathering->world_size ||
                                               message->recovery != gathering->recovery);
-}
-
-/* Refuse those that are here, and those that come later, for one that does not fit with them. */
-static void home_end_for_all(struct coordinator *c, struct gathering *gathering, int32_t rank,
-                             const struct error *why)
-{
-    struct unable_rank who = {
-        .uid = gathering->uid, .world_size = gathering->world_size, .rank = rank};
-    snprintf(who.job, sizeof(who.job), "%s", gathering->name);
-    unable_note(c, &who, why->code, why->text, gathering);
-    home_refuse_all(c, gathering, why->code, why->text);
 }
 
 int home_job_join(struct coordinator *c, uint32_t node, const struct message *message,
@@ -147,7 +147,7 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
         assert(gathering);
         gathering_add(gathering, &member, message->uid, message->world_size, c->config, &refusal);
         if (refusal.code != 0 && home_differs(gathering, message))
-            home_end_for_all(c, gathering, message->rank, &refusal);
+            home_end_for_all(c, gathering, refusal.code, refusal.text);
     }
     if (refusal.code != 0)
         home_refuse(c, message->job, &member, refusal.code, refusal.text);
@@ -425,6 +425,11 @@ static void home_tell_waiting(struct coordinator *c, const struct gathering *gat
                               struct gathering_member *member)
 {
     member->told_ns = UINT64_MAX;
+    for (uint32_t i = 0; i < gathering->count; i++) {
+        const struct gathering_member *other = &gathering->members[i];
+        if (other != member && other->node == member->node && other->told_ns == UINT64_MAX)
+            return; /* one of each node says it */
+    }
     struct message message = {.type = MESSAGE_JOB_WAITING, .member = member->member};
     snprintf(message.job, sizeof(message.job), "%s", gathering->name);
     home_members_wait_text(c, gathering, message.text, sizeof(message.text));

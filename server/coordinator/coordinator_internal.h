@@ -92,6 +92,7 @@ struct worker {
     uint64_t noted_by_ns, tell_again_ns;
     bool whole;        /* it goes on only if no rank is lost (former) */
     uint32_t recovery; /* enum message_recovery, as it has asked */
+    uint32_t age_ms;   /* of its process when it asked */
     bool released;     /* the engine has let go of its arena */
     struct job *job;   /* from WORKER_OPENING to WORKER_LEAVING */
     uint32_t rank;
@@ -139,7 +140,7 @@ struct unable {
     char job[MESSAGE_NAME_BYTES];
     uint32_t uid, world_size;
     uint32_t told; /* ranks that know it */
-    uint64_t until_ns;
+    uint64_t noted_ns;
     int code;
     char text[ERROR_TEXT_BYTES];
     struct unable *next, *prev;
@@ -276,16 +277,19 @@ int return_on_noted(struct coordinator *c, uint32_t node, const struct message *
                     struct error *error);
 
 /* --- coordinator_unable.c, ranks that cannot join: may call the ground */
-/* Tell the home of its job. */
-void unable_tell(struct coordinator *c, const struct unable_rank *who, int code, const char *text);
+/* The daemon where the job gathers, as far as this one reaches it. -1: nowhere. */
+int64_t unable_home(const struct coordinator *c, const char *job);
+/* Tell that daemon. */
+void unable_tell(struct coordinator *c, const struct unable_rank *who, int64_t home, int code,
+                 const char *text);
 /* A process says it in place of join. */
 int unable_worker_message(struct coordinator *c, const struct coordinator_credentials *credentials,
                           const struct message *message, struct error *error);
 /* Write the words for all ranks. */
 void unable_text(const struct coordinator *c, uint32_t node, const struct message *message,
                  char *text, size_t bytes);
-/* Keep them at the home, for the ranks that are to come. `rank`, or -1, knows them, and so do the
- * members of the gathering, unless it is NULL. */
+/* Keep them at the home, for the ranks that are to come, whose processes are there already. `rank`,
+ * or -1, knows them, and so do the members of the gathering, unless it is NULL. */
 void unable_note(struct coordinator *c, const struct unable_rank *who, int code, const char *text,
                  const struct gathering *gathering);
 /* Whether the rank that wants to join is refused with the words. No: nothing is known, or it is

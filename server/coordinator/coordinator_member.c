@@ -76,6 +76,7 @@ void member_ask_home(struct coordinator *c, struct worker *worker)
         .member = worker->id,
         .timeout_ms = coordinator_remaining_ms(c, worker->deadline_ns),
         .recovery = worker->recovery,
+        .age_ms = worker->age_ms,
     };
     snprintf(message.job, sizeof(message.job), "%s", worker->name);
     worker->asked = true;
@@ -151,11 +152,12 @@ void member_refuse(struct coordinator *c, struct worker *worker, int code, const
                               .world_size = worker->world_size,
                               .rank = worker->wished_rank};
     snprintf(who.job, sizeof(who.job), "%s", worker->name);
+    int64_t home = worker->asked ? (int64_t)worker->home : unable_home(c, worker->name);
     bool gathers =
         member_gathers(worker) && member_name_valid(who.job) && who.rank < (int64_t)who.world_size;
     worker_refuse(c, worker, code, text);
     if (gathers)
-        unable_tell(c, &who, code, text);
+        unable_tell(c, &who, home, code, text);
 }
 
 int member_join(struct coordinator *c, uint32_t id,
@@ -169,6 +171,7 @@ int member_join(struct coordinator *c, uint32_t id,
         return error->code;
     worker->newcomer = message->world_size == 0;
     worker->recovery = message->recovery;
+    worker->age_ms = message->age_ms;
     worker->home = c->config->self;
     member_home_lost(c, worker); /* until it has been told */
     if (refusal.code != 0)

@@ -8,12 +8,24 @@
 #include "server/coordinator/coordinator_internal.h"
 
 #define UNABLE_NS (60000 * COORDINATOR_MS)
-#define UNABLE_OF_USER_MAX 8u /* of one user; the oldest of these makes room */
+#define UNABLE_START_NS (3000 * COORDINATOR_MS) /* a launcher starts its processes within */
+#define UNABLE_MAX 256u
+#define UNABLE_OF_USER_MAX 8u /* the oldest makes room */
 
-void unable_tell(struct coordinator *c, const struct unable_rank *who, int code, const char *text)
+int64_t unable_home(const struct coordinator *c, const char *job)
 {
-    uint32_t home = auth_home_of_job(who->job, c->config->server_count);
-    if (who->world_size == 0 || !coordinator_reaches(c, home))
+    uint32_t count = c->config->server_count, first = auth_home_of_job(job, count);
+    for (uint32_t i = 0; i < (c->config->recovery ? count : 1); i++) {
+        if (coordinator_reaches(c, (first + i) % count))
+            return (first + i) % count;
+    }
+    return -1;
+}
+
+void unable_tell(struct coordinator *c, const struct unable_rank *who, int64_t home, int code,
+                 const char *text)
+{
+    if (who->world_size == 0 || home < 0)
         return; /* a newcomer, whom nobody waits for; or the others have no home either */
     struct message message = {.type = MESSAGE_JOB_UNABLE,
                               .uid = who->uid,
@@ -22,7 +34,7 @@ void unable_tell(struct coordinator *c, const struct unable_rank *who, int code,
                               .rank = who->rank};
     snprintf(message.job, sizeof(message.job), "%s", who->job);
     coordinator_message_error(&message, code, text);
-    coordinator_send(c, home, &message);
+    coordinator_send(c, (uint32_t)home, &message);
 }
 
 int unable_worker_message(struct coordinator *c, const struct coordinator_credentials *credentials,
@@ -36,7 +48,7 @@ int unable_worker_message(struct coordinator *c, const struct coordinator_creden
                               .world_size = message->world_size,
                               .rank = message->rank};
     snprintf(who.job, sizeof(who.job), "%s", message->job);
-    unable_tell(c, &who, message->code, message->text);
+    unable_tell(c, &who, unable_home(c, who.job), message->code, message->text);
     return 0;
 }
 
@@ -46,23 +58,32 @@ static void unable_drop(struct coordinator *c, struct unable *unable)
     free(unable);
 }
 
-/* What is older than a minute goes; and of this user what is of the same job, or one too many. */
+static bool unable_is_old(const struct coordinator *c, const struct unable *unable)
+{
+    return c->now_ns >= unable->noted_ns + UNABLE_NS;
+}
+
+/* What is older than a minute goes, and what is of the same job; and of this user, or of all, the
+ * oldest one that is too many. */
 static void unable_make_room(struct coordinator *c, uint32_t uid, const char *job)
 {
     struct unable *unable, *next, *oldest = NULL;
-    uint32_t count = 0;
+    uint32_t of_user = 0, of_all = 0;
     DL_FOREACH_SAFE(c->unables, unable, next)
     {
-        bool same = unable->uid == uid && strcmp(unable->job, job) == 0;
-        if (same || c->now_ns >= unable->until_ns) {
+        bool own = unable->uid == uid;
+        if ((own && strcmp(unable->job, job) == 0) || unable_is_old(c, unable)) {
             unable_drop(c, unable);
-        } else if (unable->uid == uid) {
-            oldest = oldest ? oldest : unable;
-            count++;
+            continue;
         }
+        oldest = own && !oldest ? unable : oldest;
+        of_user += own;
+        of_all++;
     }
-    if (oldest && count >= UNABLE_OF_USER_MAX)
+    if (oldest && of_user >= UNABLE_OF_USER_MAX)
         unable_drop(c, oldest);
+    else if (c->unables && of_all >= UNABLE_MAX)
+        unable_drop(c, c->unables);
 }
 
 void unable_text(const struct coordinator *c, uint32_t node, const struct message *message,
@@ -79,8 +100,10 @@ void unable_text(const struct coordinator *c, uint32_t node, const struct messag
 
 static void unable_told(struct unable *unable, int32_t rank)
 {
+    if (rank >= (int64_t)unable->world_size)
+        return; /* of another world */
     unable->told++;
-    if (rank >= 0 && rank < (int64_t)unable->world_size)
+    if (rank >= 0)
         unable->knows[rank] = true;
 }
 
@@ -95,10 +118,11 @@ void unable_note(struct coordinator *c, const struct unable_rank *who, int code,
     snprintf(unable->text, sizeof(unable->text), "%s", text);
     unable->uid = who->uid;
     unable->world_size = who->world_size;
-    unable->until_ns = c->now_ns + UNABLE_NS;
+    unable->noted_ns = c->now_ns;
     unable->code = code;
     DL_APPEND(c->unables, unable);
-    unable_told(unable, who->rank);
+    if (who->rank >= 0)
+        unable_told(unable, who->rank);
     for (uint32_t i = 0; gathering && i < gathering->count; i++)
         unable_told(unable, gathering->members[i].rank);
     if (unable->told >= unable->world_size)
@@ -115,14 +139,18 @@ bool unable_refuses(struct coordinator *c, const struct message *join, struct er
     }
     if (!unable)
         return false;
-    /* One that knows it, and asks again, is of another attempt. */
-    if (c->now_ns >= unable->until_ns || unable->world_size != join->world_size ||
-        (join->rank >= 0 && unable->knows[join->rank])) {
+    /* A process that began later is of another attempt, as is one that knows it. */
+    uint64_t age_ns = join->age_ms * COORDINATOR_MS;
+    uint64_t begun_ns = c->now_ns > age_ns ? c->now_ns - age_ns : 0;
+    bool here = join->world_size == unable->world_size;
+    if (unable_is_old(c, unable) || begun_ns >= unable->noted_ns + UNABLE_START_NS ||
+        (here && join->rank >= 0 && unable->knows[join->rank])) {
         unable_drop(c, unable);
         return false;
     }
     error_set(refusal, unable->code, "%s", unable->text);
-    unable_told(unable, join->rank);
+    if (here)
+        unable_told(unable, join->rank);
     if (unable->told >= unable->world_size)
         unable_drop(c, unable);
     return true;

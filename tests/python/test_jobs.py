@@ -145,10 +145,9 @@ class Failure(unittest.TestCase):
         self.check_lost(finished, 3, 2)
 
     def test_an_exception_is_why_a_rank_is_gone(self):
-        """The others hear it in one line, whether the group was destroyed on its way or not."""
+        """The others hear it in one line."""
         cases = {
             "escapes": "ValueError: a bad sample",
-            "destroys": "ValueError: a bad sample",
             "at length": "ValueError: a bad sample!!!",
             "interrupted": "KeyboardInterrupt",
         }
@@ -158,6 +157,13 @@ class Failure(unittest.TestCase):
                 for code, text in finished[:2]:
                     self.assertEqual(code, 0, text)
                     self.assertRegex(text, rf"rank 2 on node \S+ is gone: its process \d+ ended: {words}")
+
+    def test_an_exception_that_was_handled_is_no_reason(self):
+        """Its rank leaves as any other does."""
+        for code, text in start(self, 3, "err", "handled").wait()[:2]:
+            self.assertEqual(code, 0, text)
+            self.assertRegex(text, r"^ERROR RankLostError .*rank 2 .*left")
+            self.assertNotIn("of use", text)
 
     def test_a_killed_rank_in_the_backward_pass(self):
         finished = start_forked(self, 3, "death_in_backward").wait()

@@ -416,31 +416,18 @@ int device_queue_add(struct device_queue *queue, const struct progress_copy *cop
 /* What a look at a gate has found out of one stream. */
 struct stream_look {
     const void *stream;
-    bool all;  /* its newest event has occurred, and so have those before it */
-    bool none; /* this one has not, and so have none after it */
+    bool none; /* its oldest event here has not occurred: those after it are not asked for now */
 };
 
-/* By as few queries as can be: of the newest event, which may tell of all, then from the oldest on.
- */
-static int ask_for_event(struct device_queue *queue, unsigned gate,
-                         const struct device_arrival *arrival, struct stream_look *look,
-                         struct error *error)
+/* Each event tells of itself alone: one handle may stand for a stream of each thread, and two
+ * threads may have recorded theirs in another order than they came here. */
+static int ask_for_event(struct device_queue *queue, const struct device_arrival *arrival,
+                         struct stream_look *look, struct error *error)
 {
-    const struct device_arrival *newest = queue->gates[gate]->prev;
-    int done = 0;
-    if (look->stream != arrival->stream) {
-        while (newest->stream != arrival->stream)
-            newest = newest->prev;
-        done = device_event_done(queue->device, newest->event, error);
-        if (done < 0)
-            return done;
-        *look = (struct stream_look){.stream = arrival->stream, .all = done > 0};
-        look->none = done == 0 && newest == arrival;
-    }
-    if (look->all || look->none)
-        return look->all;
-    done = device_event_done(queue->device, arrival->event, error);
-    look->none = done == 0;
+    if (look->stream == arrival->stream && look->none)
+        return 0;
+    int done = device_event_done(queue->device, arrival->event, error);
+    *look = (struct stream_look){.stream = arrival->stream, .none = done == 0};
     return done;
 }
 
@@ -454,8 +441,7 @@ static int open_gate(struct device_queue *queue, unsigned gate, const void *occu
     int moved = 0;
     DL_FOREACH_SAFE(queue->gates[gate], arrival, next)
     {
-        int done =
-            arrival->event == occurred ? 1 : ask_for_event(queue, gate, arrival, &look, error);
+        int done = arrival->event == occurred ? 1 : ask_for_event(queue, arrival, &look, error);
         if (done < 0)
             return done;
         if (done == 0)

@@ -2,6 +2,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 
@@ -28,7 +32,29 @@ static int joining_check(const struct job_settings *settings, const struct messa
     return 0;
 }
 
-/* Wait for the answer to join; on one rank of the node say once what the job waits for. */
+/* How long this process has been there; 0: not known. By proc(5), whose 22nd field is when it
+ * began, in clock ticks since the system did. */
+static uint32_t process_age_ms(void)
+{
+    char text[1024];
+    struct timespec now;
+    FILE *file = fopen("/proc/self/stat", "re");
+    size_t length = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
+    if (file)
+        fclose(file);
+    text[length] = '\0';
+    const char *at = strrchr(text, ')'); /* the end of the program's name */
+    for (int field = 2; at && field < 22; field++)
+        at = strchr(at + 1, ' ');
+    long ticks_s = sysconf(_SC_CLK_TCK);
+    if (!at || ticks_s <= 0 || clock_gettime(CLOCK_BOOTTIME, &now) != 0)
+        return 0;
+    double begun_s = strtod(at + 1, NULL) / (double)ticks_s;
+    double age_s = (double)now.tv_sec + (double)now.tv_nsec / 1e9 - begun_s;
+    return age_s <= 0 ? 0 : age_s < 1e6 ? (uint32_t)(age_s * 1000) : 1000000000u;
+}
+
+/* Wait for the answer to join; say once what the job waits for, when the daemon does. */
 static int joining_wait(struct shoal_job *job, const struct job_settings *settings,
                         struct message *joined, uint64_t deadline_ns, struct error *error)
 {
@@ -36,9 +62,10 @@ static int joining_wait(struct shoal_job *job, const struct job_settings *settin
     while (code == 0 && joined->type == MESSAGE_WAITING) {
         struct error waits; /* shows what a terminal would obey */
         error_set(&waits, ERR_AGAIN, "%s", joined->text);
-        if (settings->local_rank <= 0)
-            fprintf(stderr, "shoal: rank %d waits for its job to begin: %s\n", settings->rank,
-                    waits.text);
+        char who[24] = "a rank"; /* whose number the daemons are to assign */
+        if (settings->rank >= 0)
+            snprintf(who, sizeof(who), "rank %d", settings->rank);
+        fprintf(stderr, "shoal: %s waits for its job to begin: %s\n", who, waits.text);
         message_clear(joined);
         code = client_wait(&job->client, joined, deadline_ns, error);
     }
@@ -56,6 +83,7 @@ int joining_ask(struct shoal_job *job, const struct job_settings *settings, stru
         .rank = settings->rank,
         .local_rank = settings->local_rank,
         .timeout_ms = (uint32_t)((end_ns - now_ns) / NS_PER_MS),
+        .age_ms = process_age_ms(),
         .recovery = settings->recovery > 0   ? MESSAGE_RECOVERY_ON
                     : settings->recovery < 0 ? MESSAGE_RECOVERY_OFF
                                              : MESSAGE_RECOVERY_CONFIGURED,

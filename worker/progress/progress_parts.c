@@ -142,13 +142,16 @@ bool progress_copy_awaited(const struct progress_copy *copy)
 uint64_t progress_waiting_bytes(const struct progress *progress, bool *short_of_memory)
 {
     const struct request *request;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, chunks = 0;
     DL_FOREACH2(progress->to_stage, request, queue_next)
     {
         const struct layout *layout = &request->layout;
-        if (request->ask.on_device)
-            bytes += (uint64_t)(layout->chunks - request->chunks_given) * layout->largest_bytes;
+        if (!request->ask.on_device)
+            continue;
+        chunks += layout->chunks - request->chunks_given;
+        bytes += (uint64_t)(layout->chunks - request->chunks_given) * layout->largest_bytes;
     }
-    *short_of_memory = bytes > arena_heap_free_bytes(&progress->staging.pool);
+    *short_of_memory = chunks > staging_pool_room(&progress->staging) ||
+                       bytes > arena_heap_largest_bytes(&progress->staging.pool);
     return bytes;
 }

@@ -307,6 +307,11 @@ void network_lose_fabric(struct network *network, uint32_t node, uint32_t peer)
 
 /* --- workers */
 
+void network_set_age(struct network *network, uint32_t age_ms)
+{
+    network->age_ms = age_ms;
+}
+
 int network_say(struct network *network, struct network_worker *worker,
                 const struct message *message)
 {
@@ -348,6 +353,7 @@ struct network_worker *network_join(struct network *network, uint32_t node, cons
         .rank = rank,
         .local_rank = local_rank,
         .timeout_ms = timeout_ms,
+        .age_ms = network->age_ms,
     };
     snprintf(message.job, sizeof(message.job), "%s", job);
     network_say(network, worker, &message);

@@ -71,7 +71,7 @@ struct node {
 struct network {
     uint32_t count;
     uint64_t now_ns, random;
-    uint32_t uid, next_worker;
+    uint32_t uid, next_worker, age_ms;
     struct log log;
     int log_fd; /* -1: nowhere */
     struct node *nodes;

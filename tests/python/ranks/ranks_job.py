@@ -118,13 +118,15 @@ def err():
     if RANK < SIZE - 1:
         say_error(lambda: dist.all_reduce(torch.ones(5)))
         return
-    try:
-        if sys.argv[2] == "interrupted":
-            signal.raise_signal(signal.SIGINT)
-        raise ValueError("a bad\nsample" + "!" * (5000 if sys.argv[2] == "at length" else 0))
-    finally:
-        if sys.argv[2] == "destroys":
+    if sys.argv[2] == "handled":
+        try:
+            raise ValueError("it was of use")
+        except ValueError:
             dist.destroy_process_group()
+        return
+    if sys.argv[2] == "interrupted":
+        signal.raise_signal(signal.SIGINT)
+    raise ValueError("a bad\nsample" + "!" * (5000 if sys.argv[2] == "at length" else 0))
 
 
 def death_in_backward():

@@ -25,12 +25,20 @@ static void teardown(void)
     network_free(network);
 }
 
-/* On its node; a rank of -1 is not known. */
-static struct network_worker *join(uint32_t node, uint32_t world_size, int32_t rank)
+/* On its node; a rank of -1 is not known, and age_ms is its process's: more than 0, it was there
+ * before anything that has been noted just now. */
+static struct network_worker *join_aged(uint32_t node, uint32_t world_size, int32_t rank,
+                                        uint32_t age_ms)
 {
+    network_set_age(network, age_ms);
     struct network_worker *worker = network_join(network, node, job, world_size, rank, -1, 0);
     network_settle(network);
     return worker;
+}
+
+static struct network_worker *join(uint32_t node, uint32_t world_size, int32_t rank)
+{
+    return join_aged(node, world_size, rank, 30000);
 }
 
 static int say_unable(uint32_t node, uint32_t world_size, int32_t rank, int code)
@@ -80,26 +88,36 @@ START_TEST(of_a_rank_that_is_not_known)
 }
 END_TEST
 
+static const struct {
+    uint32_t wait_ms; /* after the note */
+    uint32_t uid, world_size;
+    int32_t rank;
+    uint32_t age_ms;
+    enum network_worker_state state;
+} attempts[] = {
+    {0, 1000, 3, 0, 1, CLIENT_OVER},          /* it was there */
+    {5000, 1000, 3, 0, 5001, CLIENT_OVER},    /* likewise */
+    {5000, 1000, 4, 0, 5001, CLIENT_OVER},    /* likewise, of a world that differs */
+    {5000, 1000, 3, 0, 2001, CLIENT_OVER},    /* it began soon after */
+    {5000, 1000, 3, 0, 2000, CLIENT_JOINING}, /* it began later: another attempt */
+    {5000, 1000, 3, 0, 0, CLIENT_JOINING},    /* not known */
+    {0, 1000, 3, 1, 1000, CLIENT_JOINING},    /* the rank that could not */
+    {60001, 1000, 3, 0, 90000, CLIENT_JOINING},
+    {0, 1001, 3, 0, 1000, CLIENT_JOINING}, /* another user, whose business it is not */
+};
+
 /* Which of those that come later are of another attempt. */
 START_TEST(what_ends_the_note)
 {
     ck_assert_int_eq(say_unable(1, 3, 1, ERR_MEMORY), 0);
-    if (_i == 0) { /* the rank that could not */
-        ck_assert_int_eq(join(1, 3, 1)->state, CLIENT_JOINING);
-    } else if (_i == 4) { /* one that was told */
-        ck_assert_int_eq(join(2, 3, 2)->state, CLIENT_OVER);
-        ck_assert_int_eq(join(2, 3, 2)->state, CLIENT_JOINING);
-    } else if (_i == 1) { /* another world */
-        ck_assert_int_eq(join(0, 2, 0)->state, CLIENT_JOINING);
-        return;
-    } else if (_i == 2) { /* a minute has passed */
-        network_run(network, 60001);
-    } else { /* another user, whom it is none of the business of */
-        network_set_uid(network, 1001);
+    network_run(network, attempts[_i].wait_ms);
+    network_set_uid(network, attempts[_i].uid);
+    struct network_worker *worker =
+        join_aged(0, attempts[_i].world_size, attempts[_i].rank, attempts[_i].age_ms);
+    ck_assert_int_eq(worker->state, attempts[_i].state);
+    /* Who has heard it, and asks again, is of another attempt. */
+    if (worker->state == CLIENT_OVER && attempts[_i].world_size == 3)
         ck_assert_int_eq(join(0, 3, 0)->state, CLIENT_JOINING);
-        return;
-    }
-    ck_assert_int_eq(join(0, 3, 0)->state, CLIENT_JOINING);
 }
 END_TEST
 
@@ -140,16 +158,34 @@ START_TEST(a_process_that_ends_while_it_gathers)
 }
 END_TEST
 
-/* The ranks of one user that do not ask for the same job: none of them can begin. */
+/* The ranks of one user that do not ask for the same job: none of them can begin, in whatever order
+ * they come. */
 START_TEST(worlds_that_differ)
 {
-    struct network_worker *first = join(0, 3, 0), *second = join(1, 4, 1);
-    const char *words = "world size of 3 by its first rank; process 4002 on node b asks for 4";
-    refused(first, ERR_REFUSED, words);
-    refused(second, ERR_REFUSED, words);
-    refused(join(2, 3, 2), ERR_REFUSED, words);
+    static const uint32_t orders[][4] = {
+        {0, 1, 2, 3}, {1, 0, 2, 3}, {2, 3, 0, 1}, {0, 2, 3, 1}, {1, 3, 2, 0}};
+    struct network_worker *ranks[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t rank = orders[_i][i];
+        ranks[i] = join(rank % 3, rank == 1 ? 5 : 4, (int32_t)rank);
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        refused(ranks[i], ERR_REFUSED, " by its first rank; process 400");
     network_assert_empty(network);
-    ck_assert_int_eq(join(2, 3, 2)->state, CLIENT_JOINING);
+}
+END_TEST
+
+/* The home is not there, and with recovery the job gathers at the next one. */
+START_TEST(where_the_job_gathers)
+{
+    for (uint32_t node = 0; node < 3; node++)
+        network_config(network, node)->recovery = true;
+    for (uint32_t node = 0; node < 2; node++)
+        network_cut(network, node, 2, "cable gone");
+    struct network_worker *first = network_join(network, 1, job, 2, 0, -1, 60000);
+    network_run(network, network_config(network, 1)->peer_ms + 1000);
+    ck_assert_int_eq(say_unable(1, 2, 1, ERR_MEMORY), 0);
+    refused(first, ERR_MEMORY, WORDS);
 }
 END_TEST
 
@@ -262,11 +298,13 @@ int main(void)
     tcase_add_checked_fixture(cases, setup, teardown);
     tcase_add_loop_test(cases, all_are_told, 0, 4);
     tcase_add_test(cases, of_a_rank_that_is_not_known);
-    tcase_add_loop_test(cases, what_ends_the_note, 0, 5);
+    tcase_add_loop_test(cases, what_ends_the_note, 0,
+                        (int)(sizeof(attempts) / sizeof(attempts[0])));
     tcase_add_test(cases, another_user_says_it);
     tcase_add_test(cases, a_limit_of_a_node);
     tcase_add_test(cases, a_process_that_ends_while_it_gathers);
-    tcase_add_test(cases, worlds_that_differ);
+    tcase_add_loop_test(cases, worlds_that_differ, 0, 5);
+    tcase_add_test(cases, where_the_job_gathers);
     tcase_add_test(cases, a_drain_while_it_gathers);
     tcase_add_test(cases, notes_are_few);
     tcase_add_loop_test(cases, what_makes_no_sense, 0,

@@ -246,7 +246,7 @@ class Job:
         return number.value
 
     def close(self):
-        """Leave the job. Requests under way fail first; arena memory is gone afterwards."""
+        """Leave the job. Requests under way fail first; memory of shoal_alloc stays until it is freed."""
         handle, self.handle = self.handle, None
         # A forked child has nothing to close.
         if handle is not None and os.getpid() == self.pid:

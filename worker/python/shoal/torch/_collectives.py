@@ -17,7 +17,7 @@ def all_reduce(group, operation, tensor, op):
     if tensor.layout != torch.strided:
         all_reduce_sparse(group, operation, tensor, op)
         return
-    _check(group, operation, tensor, "all_reduce")
+    _check_in_place(group, operation, tensor, "all_reduce")
     dtype, code = _tensors.reduction(tensor.dtype, op)
     data = _tensors.flat(tensor)
     address = data.data_ptr()
@@ -56,7 +56,7 @@ def all_reduce_sparse(group, operation, tensor, op):
 
 def reduce(group, operation, tensor, op, root):
     """The root's tensor becomes the reduction; the others' stay."""
-    _check(group, operation, tensor, "reduce")
+    _check_in_place(group, operation, tensor, "reduce")
     dtype, code = _tensors.reduction(tensor.dtype, op)
     data = _tensors.flat(tensor)
     address = data.data_ptr()
@@ -68,7 +68,7 @@ def reduce(group, operation, tensor, op, root):
 
 def broadcast(group, operation, tensor, root):
     """Everybody's tensor becomes the root's."""
-    _check(group, operation, tensor, "broadcast")
+    _check_in_place(group, operation, tensor, "broadcast")
     dtype, count = _tensors.movement(tensor)
     data = _tensors.flat(tensor)
     operation.add(group.broadcast(data.data_ptr(), count, dtype, root), data, tensor)
@@ -173,6 +173,13 @@ def _check(group, operation, tensor, what):
     """Before anything of an operation is started: what it takes, and where all of it must lie."""
     _tensors.check(tensor, what)
     operation.use_device_of(group, tensor, what)
+
+
+def _check_in_place(group, operation, tensor, what):
+    """Whether elements that share memory have got one value a device knows later than this call may take."""
+    _check(group, operation, tensor, what)
+    if tensor.device.type != "cpu":
+        _tensors.check_written(tensor, what)
 
 
 def _finish_with(operation, finisher):

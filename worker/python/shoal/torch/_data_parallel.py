@@ -50,7 +50,7 @@ def _buckets_in_the_arena():
     try:
         yield
     finally:
-        del os.environ[IN_PLACE]
+        os.environ.pop(IN_PLACE, None)  # another thread's wrapper may have been faster
 
 
 class _Averages:
@@ -146,6 +146,13 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     def _register_builtin_comm_hook(self, comm_hook_type):
         super()._register_builtin_comm_hook(comm_hook_type)
         self._hooked = True
+
+    def _update_process_group(self, new_process_group):
+        if self._averages is not None:
+            raise errors.UnsupportedError(
+                "_update_process_group after a forward pass: the averages are of the old group; make another wrapper"
+            )
+        super()._update_process_group(new_process_group)
 
     def join_hook(self, **named):
         if not named.get("divide_by_initial_world_size", True):

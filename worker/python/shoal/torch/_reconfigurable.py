@@ -23,7 +23,7 @@ from shoal import errors
 from shoal.torch import _hosts, _rendezvous, _versions
 
 # What a handle is: who, and where no daemon is configured in whose first meeting the daemon began, and a store.
-_HANDLE = re.compile(r"shoal/[0-9a-f]{32}(/(?P<meeting>[0-9a-f]{16})/(?P<host>[0-9.]{7,15}):(?P<port>[0-9]{1,5}))?")
+_HANDLE = re.compile(r"shoal/[0-9a-f]{32}(/(?P<meeting>[0-9a-f]{16})/(?P<host>[0-9a-f.:]{2,45}):(?P<port>[0-9]{1,5}))?")
 
 
 class Reconfigurable:
@@ -91,10 +91,6 @@ class Reconfigurable:
         said = [_HANDLE.fullmatch(handle) for handle in handles]
         if len({its["meeting"] for its in said}) == 1:
             return self._place.of_job(name)
-        if said[0]["host"] is None:
-            raise errors.InvalidError(
-                "reconfigure: some ranks have a configured daemon, and some have none: set SHOAL_SOCKET on all or on none"
-            )
         store = _versions.make_store(said[0]["host"], int(said[0]["port"]), False, timeout)
         return _rendezvous.meet(dist.PrefixStore(name, store), rank, len(handles), timeout, name)
 
@@ -113,6 +109,10 @@ class Reconfigurable:
             raise errors.InvalidError(f"reconfigure: {strange!r} is no handle of shoal's (get_reconfigure_handle)")
         if self._handle not in handles:
             raise errors.InvalidError(f"reconfigure: this rank's handle, {self._handle}, is not there")
+        if len({_HANDLE.fullmatch(handle)["host"] is None for handle in handles}) > 1:
+            raise errors.InvalidError(
+                "reconfigure: some ranks have a configured daemon, and some have none: set SHOAL_SOCKET on all or on none"
+            )
         return handles.index(self._handle)
 
     def _forget_place(self):

@@ -130,9 +130,9 @@ class Session:
             except errors.StateError:
                 pass  # collectives of it are under way: it is closed with the job
 
-    def close(self, limit_s=None, leave=True):
+    def close(self, limit_s=None, leave=True, ending=None):
         """limit_s: how long at the most to wait for what streams wait for. leave: the other ranks hear of it now, and
-        else when the process has ended."""
+        else when the process has ended. ending: why it ends, which they hear too."""
         if self.job is None or self.pid != os.getpid():
             return
         with self.lock:
@@ -141,7 +141,6 @@ class Session:
             return
         _sessions.discard(self)  # a child that is forked later has nothing of it to let go
         self.completions.end_streamed(limit_s)
-        ending = _ending()
         if ending:
             with contextlib.suppress(errors.ShoalError):
                 job.set_ending(ending)
@@ -169,8 +168,10 @@ class Session:
 
 
 def _ending():
-    """Why this process is about to end, in a line, when an exception ends it: the one that is on its way through
-    a `finally`, or, at exit, the one that was shown. One of shoal's own has its reason from elsewhere."""
+    """Why this process ends, in a line, when an exception ends it; called at its end. One of shoal's own has its
+    reason from elsewhere; a person at a prompt may have seen any number of them."""
+    if hasattr(sys, "ps1"):
+        return None
     error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if not isinstance(error, (Exception, KeyboardInterrupt)) or isinstance(error, errors.ShoalError):
         return None
@@ -194,7 +195,7 @@ def _arena_bytes(local_size):
 
 def close_all(leave=True):
     for session in list(_sessions):
-        session.close(EXIT_S, leave)
+        session.close(EXIT_S, leave, _ending())
 
 
 def _end_process():
