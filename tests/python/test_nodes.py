@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -85,7 +86,13 @@ class OneNode(Launchers):
         self.assertEqual((len(loaded), len(set(loaded))), (2, 1), finished.stdout)
 
 
-ADDRESS = "from shoal.torch import _hosts; print(_hosts.own_address())"
+# Without torch, which takes seconds to load.
+ADDRESS = f"""
+import importlib.util
+found = importlib.util.spec_from_file_location("_hosts", "{suite.TREE}/worker/python/shoal/torch/_hosts.py")
+module = importlib.util.module_from_spec(found)
+found.loader.exec_module(module)
+print(module.own_address())"""
 # What is done in a network of its own, whose host is called box; the environment; and what the address is then, or
 # what is said of it. A cable is e0 or e1.
 ADDRESSES = {
@@ -129,7 +136,7 @@ class Addresses(unittest.TestCase):
                     lines += [f"ip link set {cable} up"]
                     nodad = "nodad" if ":" in address else ""
                     lines.append(f"ip addr add {address} dev {cable} {nodad}")
-            lines.append(f"exec {sys.executable} -c '{ADDRESS}'")
+            lines.append(f"exec {sys.executable} -c {shlex.quote(ADDRESS)}")
             command = ["unshare", "-nmu", "bash", "-c", "\n".join(lines)]
             return suite.run(command, **variables).stdout
 

@@ -19,6 +19,7 @@
 
 /* Staging takes at most a quarter of the arena, and no more slots than keep a pipeline full: 32, or
  * as many of a large roster's smaller chunks as take the same memory. */
+#define ENDING_WAIT_S 1 /* for the thread that is sending */
 #define STAGING_SLOTS 32u
 #define STAGING_BYTES (8u << 20)
 #define STAGING_SHARE 4u
@@ -439,8 +440,15 @@ void job_say_ending(struct shoal_job *job, const char *why)
 {
     struct message ending = {.type = MESSAGE_ENDING};
     snprintf(ending.text, sizeof(ending.text), "%s", why);
-    if (ending.text[0] != '\0')
-        job_send_now(job, &ending);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ENDING_WAIT_S;
+    /* Another thread may be sending; or it is gone, with the lock. */
+    if (ending.text[0] == '\0' || pthread_mutex_timedlock(&job->send_lock, &until) != 0)
+        return;
+    if (!job->mute)
+        client_send(&job->client, &ending, NULL, 0, 0, NULL);
+    pthread_mutex_unlock(&job->send_lock);
 }
 
 static int make_descriptors(struct shoal_job *job, struct error *error)

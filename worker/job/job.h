@@ -299,7 +299,7 @@ void job_begin_saying(struct shoal_job *job);
 void job_end_saying(struct shoal_job *job);
 /* Lock held, and let go of meanwhile; for as long as job_send takes at most. */
 void job_await_sayings(struct shoal_job *job);
-/* Tell the daemon why this process is about to end, at once or not at all. */
+/* Tell the daemon why this process is about to end. It may not arrive. */
 void job_say_ending(struct shoal_job *job, const char *why);
 /* Send at once or not at all. False: another thread is sending. */
 bool job_send_now(struct shoal_job *job, const struct message *message);
