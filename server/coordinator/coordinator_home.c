@@ -133,7 +133,7 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
                   coordinator_node_name(c, (uint32_t)before));
     } else if (c->draining) {
         coordinator_drain_error(c, &refusal);
-    } else if (!gathering && unable_refuses(c, message, &refusal)) {
+    } else if (!gathering && unable_refuses(c, node, message, &refusal)) {
         /* one of its ranks cannot join */
     } else if (!gathering && home_make_room(c, message->uid, &refusal) == 0) {
         gathering = home_begin_gathering(c, message);
@@ -180,8 +180,11 @@ int home_job_unable(struct coordinator *c, uint32_t node, const struct message *
     struct gathering *gathering = home_gathering(c, message->job);
     if (gathering && gathering->uid != message->uid)
         return 0; /* which would have been refused */
-    struct unable_rank who = {
-        .uid = message->uid, .world_size = message->world_size, .rank = message->rank};
+    struct unable_rank who = {.uid = message->uid,
+                              .pid = message->pid,
+                              .node = node,
+                              .world_size = message->world_size,
+                              .rank = message->rank};
     snprintf(who.job, sizeof(who.job), "%s", message->job);
     struct error why = {.code = message->code < 0 ? message->code : ERR_REFUSED};
     unable_text(c, node, message, why.text, sizeof(why.text));

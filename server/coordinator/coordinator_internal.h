@@ -130,7 +130,7 @@ struct late_ask {
 /* A process that cannot join its job. */
 struct unable_rank {
     char job[MESSAGE_NAME_BYTES];
-    uint32_t uid, pid;
+    uint32_t uid, pid, node;
     uint32_t world_size; /* 0: a newcomer */
     int32_t rank;        /* -1: not known */
 };
@@ -139,7 +139,8 @@ struct unable_rank {
 struct unable {
     char job[MESSAGE_NAME_BYTES];
     uint32_t uid, world_size;
-    uint32_t told; /* ranks that know it */
+    uint32_t node, pid; /* of the process that could not; pid 0: of none alone */
+    uint32_t told;      /* ranks that know it */
     uint64_t noted_ns;
     int code;
     char text[ERROR_TEXT_BYTES];
@@ -294,7 +295,8 @@ void unable_note(struct coordinator *c, const struct unable_rank *who, int code,
                  const struct gathering *gathering);
 /* Whether the rank that wants to join is refused with the words. No: nothing is known, or it is
  * the first of another attempt, and what was known goes. */
-bool unable_refuses(struct coordinator *c, const struct message *join, struct error *refusal);
+bool unable_refuses(struct coordinator *c, uint32_t node, const struct message *join,
+                    struct error *refusal);
 void unables_forget(struct coordinator *c);
 
 /* --- coordinator_home.c, jobs that gather here: may call newcomers and unable */

@@ -118,6 +118,8 @@ void unable_note(struct coordinator *c, const struct unable_rank *who, int code,
     snprintf(unable->text, sizeof(unable->text), "%s", text);
     unable->uid = who->uid;
     unable->world_size = who->world_size;
+    unable->node = who->node;
+    unable->pid = who->pid;
     unable->noted_ns = c->now_ns;
     unable->code = code;
     DL_APPEND(c->unables, unable);
@@ -129,7 +131,8 @@ void unable_note(struct coordinator *c, const struct unable_rank *who, int code,
         unable_drop(c, unable);
 }
 
-bool unable_refuses(struct coordinator *c, const struct message *join, struct error *refusal)
+bool unable_refuses(struct coordinator *c, uint32_t node, const struct message *join,
+                    struct error *refusal)
 {
     struct unable *unable;
     DL_FOREACH(c->unables, unable)
@@ -143,7 +146,8 @@ bool unable_refuses(struct coordinator *c, const struct message *join, struct er
     uint64_t age_ns = join->age_ms * COORDINATOR_MS;
     uint64_t begun_ns = c->now_ns > age_ns ? c->now_ns - age_ns : 0;
     bool here = join->world_size == unable->world_size;
-    if (unable_is_old(c, unable) || begun_ns >= unable->noted_ns + UNABLE_START_NS ||
+    bool itself = unable->pid != 0 && unable->pid == join->pid && unable->node == node;
+    if (itself || unable_is_old(c, unable) || begun_ns >= unable->noted_ns + UNABLE_START_NS ||
         (here && join->rank >= 0 && unable->knows[join->rank])) {
         unable_drop(c, unable);
         return false;

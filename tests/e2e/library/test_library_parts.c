@@ -481,7 +481,7 @@ static void disagree(struct library_rank *self)
                   "%s, rank %d: %d: %s", name, self->rank, code,
                   code ? shoal_error_text() : "no error");
     /* The group has failed for good, and says why. */
-    BAD(shoal_barrier(world, NULL), SHOAL_EMISMATCH, "the ranks disagree");
+    BAD(shoal_barrier(world, NULL), SHOAL_EMISMATCH, "differs between ranks");
     for (int i = 0; i < 4 && disagreements[which].words[i]; i++)
         ck_assert_msg(strstr(shoal_error_text(), disagreements[which].words[i]) != NULL,
                       "%s, rank %d: no \"%s\" in: %s", name, self->rank,

@@ -121,6 +121,26 @@ START_TEST(what_ends_the_note)
 }
 END_TEST
 
+/* A process that could not, and now can: its rank is not known, and the daemon knows it again. */
+START_TEST(a_process_asks_again)
+{
+    network_config(network, 1)->workers = 1;
+    struct network_worker *before = network_join(network, 1, "other", 2, 0, -1, 0);
+    struct network_worker *over = join(1, 2, -1);
+    network_assert_text(over, "limits.workers");
+    network_kill(network, before);
+    network_settle(network);
+    struct message again = {
+        .type = MESSAGE_JOIN, .world_size = 2, .rank = -1, .local_rank = -1, .age_ms = 9000};
+    snprintf(again.job, sizeof(again.job), "%s", job);
+    over->state = CLIENT_JOINING;
+    over->closed = false;
+    ck_assert_int_eq(network_say(network, over, &again), 0);
+    network_settle(network);
+    ck_assert_int_eq(over->state, CLIENT_JOINING);
+}
+END_TEST
+
 /* Another user's gathering of the name goes on, and nobody can be told anything by a stranger. */
 START_TEST(another_user_says_it)
 {
@@ -300,6 +320,7 @@ int main(void)
     tcase_add_test(cases, of_a_rank_that_is_not_known);
     tcase_add_loop_test(cases, what_ends_the_note, 0,
                         (int)(sizeof(attempts) / sizeof(attempts[0])));
+    tcase_add_test(cases, a_process_asks_again);
     tcase_add_test(cases, another_user_says_it);
     tcase_add_test(cases, a_limit_of_a_node);
     tcase_add_test(cases, a_process_that_ends_while_it_gathers);

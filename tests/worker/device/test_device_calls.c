@@ -81,9 +81,9 @@ static void check_all_reduces(struct member *member)
 static const struct row all_reduces[] = {
     {1, 1, KIB(64), 20, 1},      {1, 1, MIB(1), 20, 1},      {1, 1, MIB(16), 40, 1},
     {1, 1, MIB(64), 40, 1},      {1, 1, MIB(256), 200, 40},  {2, 1, KIB(64), 20, 1},
-    {2, 1, MIB(1), 20, 1},       {2, 1, MIB(16), 40, 1},     {2, 1, MIB(64), 40, 1},
+    {2, 1, MIB(1), 20, 1},       {2, 1, MIB(16), 40, 1},     {2, 1, MIB(64), 48, 2},
     {2, 1, MIB(256), 200, 40},   {4, 1, KIB(64), 20, 1},     {4, 1, MIB(16), 40, 1},
-    {4, 1, MIB(64), 66, 2}, /* its chunks are smaller, and a part has so many at the most */
+    {4, 1, MIB(64), 72, 8}, /* its chunks are smaller, and a part has so many at the most */
     {1, 64, KIB(64), 1000, 200}, {1, 16, MIB(1), 1000, 200}, {1, 8, MIB(16), 1000, 200},
     {2, 4, MIB(64), 1000, 200},
 };
