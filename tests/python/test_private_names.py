@@ -111,6 +111,7 @@ NAMES = {
         "DistributedDataParallel._lazy_init.__code__.co_names.index('_lazy_init_ran')",
         "DistributedDataParallel._pre_forward",
         "DistributedDataParallel._register_builtin_comm_hook",
+        "DistributedDataParallel._update_process_group",
         "DistributedDataParallel.register_comm_hook.__code__.co_names.index('_set_comm_hook_name')",
         "inspect.unwrap(DistributedDataParallel.__init__).__code__.co_consts.index('_ddp_params_and_buffers_to_ignore')",
     ),

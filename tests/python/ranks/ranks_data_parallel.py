@@ -218,6 +218,8 @@ def test_arguments_of_torchs_class():
         gc.collect()
         linear.zero_grad(set_to_none=True)
     ranks.raises(TypeError, lambda: shoal.torch.DistributedDataParallel(linear, bucket_cap=1))
+    if "init_sync" not in here:  # a torch before it
+        return
     torch.manual_seed(dist.get_rank())
     mine = torch.nn.Linear(2, 2)
     before = mine.weight.detach().clone()
