@@ -1,10 +1,10 @@
-/* What several owners share, in places or bytes: how much each has, and who has to go without. An
- * owner is a user, by number, or who stands behind an address. One rule holds for all that is
- * limited so (SECURITY.md, "Limits"):
+/* A quota is shared by several owners, in places or bytes: it counts what each has, and says who
+ * has to go without. An owner is a user, by number, or whoever stands behind an address. One rule
+ * holds for all that is limited so (SECURITY.md, "Limits"):
  *
- * - What cannot be taken away again, such as a job that runs: nobody has more than half of it.
- * - What can, such as a job whose ranks gather: an owner may have all of it while nobody else asks.
- *   When there is no room, it is the owner who has most that gives up something.
+ * - Of what cannot be taken away again, such as a job that runs, nobody has more than half.
+ * - Of what can, such as a job whose ranks gather, an owner may have all while nobody else asks.
+ *   When there is no room, the owner who has most gives up something.
  *
  * Pure. */
 #ifndef COMMON_BASE_QUOTA_H
@@ -35,29 +35,29 @@ struct quota {
 
 void quota_clear(struct quota *quota);
 
-/* Half of a limit, one at least. */
+/* Return half of a limit, at least one. */
 uint64_t quota_half(uint64_t limit);
 
-/* Of a user, whether he may have so much more for good. */
+/* Return whether the user may have `amount` more for good: half of the limit at the most. */
 bool quota_has_room(const struct quota *quota, uint64_t user, uint64_t amount);
-/* ERR_MEMORY: he may not; the text says whose how much is, and what to do. */
+/* Return 0 when he may, else ERR_MEMORY; the text says who has how much, and what to do. */
 int quota_check(const struct quota *quota, uint64_t user, uint64_t amount, struct error *error);
-/* The same words, when there is no room for that, and the user himself has most. */
+/* Set that error. */
 int quota_refuse(const struct quota *quota, uint64_t user, uint64_t amount, struct error *error);
 
-/* Whether so much more is more than there is. */
+/* Return whether `amount` more is more than there is. */
 bool quota_is_short(const struct quota *quota, uint64_t amount);
-/* Who gives way, when so much more for `owner` is short: whoever has most then. Among equals it is
- * the one who asks. */
+/* Return the owner who gives way when `amount` more for `owner` is short: the one who has most
+ * then. Among equals it is the one who asks. */
 uint64_t quota_giver(const struct quota *quota, uint64_t owner, uint64_t amount);
 
-/* It is the owner's, or no more. ERR_MEMORY: the process has no memory. */
+/* Count `amount` as the owner's, or no longer. ERR_MEMORY: the process has no memory. */
 int quota_take(struct quota *quota, uint64_t owner, uint64_t amount);
 void quota_give_back(struct quota *quota, uint64_t owner, uint64_t amount);
 uint64_t quota_used(const struct quota *quota, uint64_t owner);
 
-/* Who stands behind an address of IPv4 or IPv6. One who has a network of IPv6 has 2^64 addresses of
- * it, and whoever is on this machine all that are loopback. */
+/* Return the owner that stands behind an IPv4 or IPv6 address. All addresses of an IPv6 network of
+ * 64 bits are one owner, and so are all loopback addresses. */
 uint64_t quota_owner_of(const struct sockaddr *address);
 
 #endif

@@ -159,7 +159,7 @@ static const struct message_field fields[FIELDS] = {
     [PINNED_BYTES] = FIELD_NUMBER("pinned_bytes", MESSAGE_FIELD_U64, pinned_bytes, 0, INT64_MAX),
     [CODE] = FIELD_NUMBER("code", MESSAGE_FIELD_I32, code, -100, 0),
     [TEXT] = FIELD_TEXT("text", text),
-    /* So short that no line is too long, whatever of it is escaped. */
+    /* A worker's text is so short that its line is not too long when every byte is escaped. */
     [WORDS] = {"text", MESSAGE_FIELD_TEXT, offsetof(struct message, text), 0, 0, 0,
                MESSAGE_WORDS_BYTES},
     [RANKS] = FIELD_LIST("ranks", ranks, RANK_MOST),

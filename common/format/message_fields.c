@@ -228,7 +228,7 @@ int message_field_get(struct message *message, const struct message_field *field
     return 0;
 }
 
-/* What the other side has no room for is left out. */
+/* Put the text, cut at the length that the field has room for. */
 static void put_text(struct json_text *text, const char *key, const char *value, size_t bytes)
 {
     char cut[sizeof(((struct message *)0)->text)];

@@ -51,7 +51,7 @@ const char *log_level_name(enum log_level level);
 
 void log_write(struct log *log, enum log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* The same, of somebody who shares the ring with others; 0: of the program itself, as above. */
+/* Write a line for an owner who shares the ring with others; 0 is the program itself. */
 void log_write_of(struct log *log, uint64_t owner, enum log_level level, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

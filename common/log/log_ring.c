@@ -15,7 +15,7 @@ void log_ring_destroy(struct log_ring *ring)
     pthread_mutex_destroy(&ring->lock);
 }
 
-/* Of several who have one each, the oldest goes: it is a log. */
+/* Drop the oldest line of whoever has most. Where all have one line, drop the oldest of all. */
 static void ring_make_room(struct log_ring *ring, uint64_t owner)
 {
     uint32_t gone = 0, count = (uint32_t)ring->places.used;

@@ -10,20 +10,21 @@
 #include "server/waits/verdict.h"
 
 #define ANSWERS_MS 1000
-/* Of the page: jobs that are asked for, by the users whose they are; and how often. */
+/* The page keeps verdicts of so many jobs, shared by the users whose jobs they are, and asks for
+ * them anew so often. */
 #define PAGE_JOBS_MAX CONTROL_VERDICTS
 #define PAGE_NS NS_PER_S
 /* What was found longer ago is in no metric: nobody has asked since. */
 #define VERDICT_NS (120 * NS_PER_S)
 
-/* A client of the Unix socket that waits for the answer. */
+/* A client of the Unix socket waits for the answer. */
 struct why_asker {
     uint32_t worker; /* it may be gone */
     struct why_asker *next;
 };
 
-/* A question about a job. There is one of each job at most, however many wait for its answer, so
- * that nobody's keep out another's. */
+/* A question is about one job. At most one question of each job is open, however many clients wait
+ * for its answer, so no client keeps out another. */
 struct control_why {
     struct control *control;
     uint32_t number;

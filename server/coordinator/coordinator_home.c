@@ -189,7 +189,8 @@ int home_job_unable(struct coordinator *c, uint32_t node, const struct message *
     struct error why = {.code = message->code < 0 ? message->code : ERR_REFUSED};
     unable_text(c, node, message, why.text, sizeof(why.text));
     coordinator_log(c, LOG_LEVEL_WARNING, message->uid, "%s", why.text);
-    /* One whose process was ended may have been ended with all of its attempt. */
+    /* A launcher may have ended this process together with the others of its attempt, so no note
+     * is kept. */
     if (why.code != ERR_LOST)
         unable_note(c, &who, why.code, why.text, gathering);
     if (gathering)
@@ -373,7 +374,7 @@ bool home_waits_text(const struct coordinator *c, const struct gathering *gather
     return true;
 }
 
-/* What its members wait for. */
+/* Write what the members wait for. */
 static void home_members_wait_text(const struct coordinator *c, const struct gathering *gathering,
                                    char *text, size_t bytes)
 {

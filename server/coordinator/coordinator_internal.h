@@ -30,13 +30,13 @@
 /* After which a job that has all its ranks and cannot open says why: a daemon that starts at the
  * same time connects sooner. */
 #define COORDINATOR_SAY_NS (500 * COORDINATOR_MS)
-/* A rank that has waited so long for its job to begin is told what for. */
+/* A rank is told what its job waits for when it has waited so long. */
 #define COORDINATOR_WAITING_NS (10000 * COORDINATOR_MS)
 /* Within which all daemons have opened a group whose ranks have all come. */
 #define COORDINATOR_GROUP_OPEN_MS 60000u
 #define COORDINATOR_LATE_ASKS_MAX 1024u
 
-/* What the users of jobs share on a daemon. */
+/* The quotas that the users of a daemon's jobs share. */
 enum coordinator_quota {
     QUOTA_JOBS,        /* that are open here */
     QUOTA_WORKERS,     /* of this node */
@@ -135,7 +135,8 @@ struct unable_rank {
     int32_t rank;        /* -1: not known */
 };
 
-/* At the home of its job: why one of its ranks could not join, for those that come later. */
+/* A note at the home of a job says why one of its ranks could not join, for ranks that come later.
+ */
 struct unable {
     char job[MESSAGE_NAME_BYTES];
     uint32_t uid, world_size;
@@ -181,7 +182,7 @@ struct coordinator {
 
 /* --- coordinator_ground.c: may call nothing of these */
 const char *coordinator_node_name(const struct coordinator *c, uint32_t node);
-/* What users share, with its limit and its words. */
+/* Return a quota, with its limit and its words. */
 struct quota *coordinator_quota(struct coordinator *c, enum coordinator_quota which);
 /* A line about what the user's processes do. */
 #define coordinator_log(c, level, uid, ...)                                                        \
@@ -283,7 +284,7 @@ int64_t unable_home(const struct coordinator *c, const char *job);
 /* Tell that daemon. */
 void unable_tell(struct coordinator *c, const struct unable_rank *who, int64_t home, int code,
                  const char *text);
-/* A process says it in place of join. */
+/* Take the line that a process says in place of join. */
 int unable_worker_message(struct coordinator *c, const struct coordinator_credentials *credentials,
                           const struct message *message, struct error *error);
 /* Write the words for all ranks. */
@@ -304,7 +305,7 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
                   struct error *error);
 int home_job_withdraw(struct coordinator *c, uint32_t node, const struct message *message,
                       struct error *error);
-/* One of its ranks cannot join: none of those that have is kept waiting. */
+/* Refuse all ranks that gather: one of the job's ranks cannot join. */
 int home_job_unable(struct coordinator *c, uint32_t node, const struct message *message,
                     struct error *error);
 /* All of the job's daemons have it: it is ready. */

@@ -63,8 +63,8 @@ static bool unable_is_old(const struct coordinator *c, const struct unable *unab
     return c->now_ns >= unable->noted_ns + UNABLE_NS;
 }
 
-/* What is older than a minute goes, and what is of the same job; and of this user, or of all, the
- * oldest one that is too many. */
+/* Drop notes that are older than a minute, and the one of the same job. Then drop the user's
+ * oldest note, or the oldest of all, where the user or all have too many. */
 static void unable_make_room(struct coordinator *c, uint32_t uid, const char *job)
 {
     struct unable *unable, *next, *oldest = NULL;
@@ -142,7 +142,8 @@ bool unable_refuses(struct coordinator *c, uint32_t node, const struct message *
     }
     if (!unable)
         return false;
-    /* A process that began later is of another attempt, as is one that knows it. */
+    /* A process that began later belongs to another attempt, and so does one that knows the note.
+     */
     uint64_t age_ns = join->age_ms * COORDINATOR_MS;
     uint64_t begun_ns = c->now_ns > age_ns ? c->now_ns - age_ns : 0;
     bool here = join->world_size == unable->world_size;

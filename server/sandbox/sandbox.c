@@ -188,8 +188,8 @@ static const char *const allowed[] = {
 #endif
 };
 
-/* A call that the filter allows when the lower 32 bits of one argument, which are all that the
- * kernel looks at, have this value under the mask. */
+/* The filter allows a call when the lower 32 bits of one argument have this value under the mask.
+ * The kernel looks at no other bits of it. */
 struct allowance {
     int call;
     unsigned argument;

@@ -5,8 +5,8 @@
 
 #include "common/base/quota.h"
 
-/* Of a document: what has no room is left out. So the control thread is done with it in
- * milliseconds whatever jobs there are. */
+/* A status document has room for so many ranks; the others are left out. So the control thread is
+ * done with it in milliseconds whatever jobs there are. */
 struct rank_room {
     struct quota wanted; /* ranks that might be listed, by user */
     struct quota listed;
@@ -15,13 +15,13 @@ struct rank_room {
     uint32_t begun, left; /* of the user, when his turn began, and now */
 };
 
-/* Before all else: a job of the user's might list so many ranks. One for whom there is no memory
- * gets no room. */
+/* Say before all else that a job of the user might list so many ranks. A user for whom there is no
+ * memory gets no room. */
 void rank_room_want(struct rank_room *room, uint32_t user, uint32_t ranks);
 /* Then, once: so many may be listed in all. Where all that are wanted are more, users with few have
  * what they want, and the others the same. */
 void rank_room_share_out(struct rank_room *room, uint32_t most);
-/* From here on it is about a job of the user's, who has `left`. */
+/* Begin with a job of the user, who has `left`. */
 void rank_room_enter(struct rank_room *room, uint32_t user);
 void rank_room_clear(struct rank_room *room);
 

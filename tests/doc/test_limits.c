@@ -1,6 +1,5 @@
-/* That SECURITY.md's tables of limits are whole: each limit of the daemon is in one, the sources'
- * and the configuration's, and it is said whose what is counted in it is. A limit is what has MAX
- * or MOST in its name. */
+/* This test holds that SECURITY.md's tables of limits are whole: each limit of the sources and of
+ * the configuration stands in one, with whose it is. A limit has MAX or MOST in its name. */
 #include <ftw.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -102,7 +101,7 @@ static void trim(char *cell)
     cell[length - from] = '\0';
 }
 
-/* Of "| a | b |"; how many. */
+/* Split the row "| a | b |" into its cells; return how many. */
 static int cells_of(const char *row, char cells[CELLS][256])
 {
     int count = 0;
@@ -127,7 +126,7 @@ static bool is_owner(const char *word)
     return false;
 }
 
-/* What is wrong with a row of shared limits; NULL: nothing. */
+/* Return what is wrong with a row of shared limits; NULL: nothing is. */
 static const char *row_problem(const char *row)
 {
     char cells[CELLS][256], *rest = NULL;
@@ -223,7 +222,7 @@ START_TEST(test_every_limit_of_the_configuration_is_there)
 }
 END_TEST
 
-/* What the tables name is in the sources. */
+/* Each name in the tables stands in the sources. */
 START_TEST(test_every_name_is_a_limit)
 {
     const char *const tables[] = {shared, single};
@@ -237,7 +236,7 @@ START_TEST(test_every_name_is_a_limit)
 }
 END_TEST
 
-/* That the test sees what is wrong. */
+/* The test sees what is wrong. */
 START_TEST(test_what_is_missing_is_seen)
 {
     static const struct {

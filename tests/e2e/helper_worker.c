@@ -407,7 +407,8 @@ static void run_disagreement(struct rank *self, const char *mode)
     enum shoal_op op = strcmp(mode, "op") == 0 && odd ? SHOAL_MAX : SHOAL_SUM;
     float *data = floats(1000, 1), *result = floats(1000, 0);
     int code;
-    /* On one node these do not go through the daemon, which counts them all the same. */
+    /* The barriers do not go through the daemon on one node, and the daemon counts them all the
+     * same. */
     for (int i = 0; i < 5; i++)
         expect(shoal_barrier(self->world, NULL), "barrier");
     if (strcmp(mode, "identity") == 0)

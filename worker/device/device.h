@@ -101,7 +101,7 @@ int device_event_create(struct device *device, void **event, struct error *error
 void device_event_destroy(struct device *device, void *event);
 /* The event occurs when what is on the stream now is done. */
 int device_event_record(struct device *device, void *event, void *stream, struct error *error);
-/* The same, and 1 when it has occurred already, 0 when not. */
+/* Record the event, and return 1 when it has occurred already, 0 when not. */
 int device_event_record_done(struct device *device, void *event, void *stream, struct error *error);
 /* 1 when it has occurred, 0 when not; an error when the device has failed. */
 int device_event_done(struct device *device, void *event, struct error *error);

@@ -7,7 +7,8 @@
 
 #include "common/base/clock.h"
 
-/* A copy should take as long as the calls that it costs: about 5, of 1 to 5 us. */
+/* A part's copy takes at least as long as the calls that it costs: about 5 calls, of 1 to 5 us
+ * each. */
 #define PART_NS 16000u
 #define PART_BYTES_MIN (256u << 10)
 #define PART_BYTES_MAX (4u << 20)
@@ -274,7 +275,7 @@ static bool is_short(const struct device_queue *queue)
     return short_of_memory;
 }
 
-/* So that progress begins no more than are to be under way. */
+/* Tell progress whether as many copies out are under way as may be. */
 static void count_out(struct device_queue *queue)
 {
     const struct device_flight *flight;
@@ -337,7 +338,7 @@ static bool in_is_awaited(const struct device_queue *queue)
         if (is_awaited(flight))
             return true;
     }
-    /* While copies out go on, their rings are enough. */
+    /* The rings of copies out are enough while some go on. */
     return queue->flights[DEVICE_IN] && !queue->flights[DEVICE_OUT] && is_short(queue);
 }
 
@@ -401,7 +402,7 @@ int device_queue_add(struct device_queue *queue, const struct progress_copy *cop
         uint64_t waiting = progress_waiting_bytes(queue->progress, &short_of_memory);
         if (!(flight = make_flight(queue, error)))
             return error->code;
-        /* What waits moves in as many flights as one request of that size. */
+        /* The waiting requests move in as many flights as one request of their size. */
         flight->most_bytes = progress_part_bytes(queue->progress, waiting + copy->bytes);
         DL_APPEND(queue->loading[lane], flight);
     }
@@ -413,7 +414,7 @@ int device_queue_add(struct device_queue *queue, const struct progress_copy *cop
     return full ? begin_lane(queue, lane, now_ns, error) : 0;
 }
 
-/* What a look at a gate has found out of one stream. */
+/* A look at a gate remembers this of one stream. */
 struct stream_look {
     const void *stream;
     bool none; /* its oldest event here has not occurred: those after it are not asked for now */
@@ -488,7 +489,7 @@ static int land_if_done(struct device_queue *queue, enum device_lane lane, void 
     return done;
 }
 
-/* Without a ring. */
+/* Look at the lane without a ring, by a query. */
 static int look_at_lane(struct device_queue *queue, enum device_lane lane, uint64_t now_ns,
                         struct error *error)
 {
@@ -502,7 +503,7 @@ static int look_at_lane(struct device_queue *queue, enum device_lane lane, uint6
     return ring_lane(queue, lane, error);
 }
 
-/* What a ring, or its absence for a long time, tells. */
+/* Take what a bell tells: a ring, or its absence for a long time. */
 static int hear(struct device_queue *queue, unsigned bell, bool rung, bool look_now,
                 uint64_t now_ns, struct error *error)
 {

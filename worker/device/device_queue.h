@@ -111,8 +111,8 @@ int device_queue_enter(struct device_queue *queue, struct device_arrival *arriva
                        struct error *error);
 /* Whether a request is at a gate whose ring has not been asked for. */
 bool device_queue_unasked(const struct device_queue *queue);
-/* A note for a stream on which the arrival's event has been recorded, and may have occurred.
- * arrival is taken over; the note must stay until it has occurred or is forgotten. */
+/* Note that the arrival's event was recorded on a stream, and may have occurred. The queue takes
+ * the arrival over; the note must stay until the event has occurred or is forgotten. */
 int device_queue_note(struct device_queue *queue, struct device_arrival *arrival, void *stream,
                       struct device_note *note, bool occurred, uint64_t now_ns,
                       struct error *error);

@@ -1,5 +1,4 @@
-/* What the system says of a device: the memory node that it is attached to, and how fast its link
- * is. Calls nothing. */
+/* The system tells of a device its memory node and how fast its link is. Calls nothing. */
 #ifndef WORKER_DEVICE_DEVICE_SYSTEM_H
 #define WORKER_DEVICE_DEVICE_SYSTEM_H
 
@@ -10,8 +9,8 @@
 /* The memory node on which memory for the device should lie. -1 when it is not known, as on a
  * machine with one node. */
 int device_system_node(const char *devices, const char *address);
-/* What its link carries at the most one way, in bytes a second. 0 when it is not known, as on some
- * virtual machines. */
+/* Return the most bytes a second that the device's link carries one way. 0: the system does not
+ * know, as on some virtual machines. */
 uint64_t device_system_link_rate(const char *devices, const char *address);
 
 /* Ask that pages of this memory, which begins on a page, be taken from the node when they are

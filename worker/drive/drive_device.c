@@ -44,7 +44,8 @@ int drive_device_enter(struct shoal_job *job, const struct request_ask *ask,
         return error_set(error, ERR_STATE, "the job is being closed");
     }
     bool busy = device_queue_busy(job->device);
-    /* Who has a copy to begin at once comes through the gate in any case: the driver begins it. */
+    /* A request with a copy to begin at once comes through the gate in any case: the driver begins
+     * the copy. */
     *ready = occurred && ask->own_bytes == 0;
     int code = device_queue_enter(job->device, arrival, ask, &request->core, &request->ticket,
                                   *ready, clock_now_ns(), error);

@@ -9,7 +9,7 @@
 #include "common/base/clock.h"
 #include "worker/job/error_text.h"
 
-/* An error that was kept so long before the process's end is not why it ends. */
+/* An error that was kept longer ago is not why the process ends. */
 #define ENDING_NS (10 * NS_PER_S)
 
 static struct {
@@ -63,7 +63,7 @@ static void forking_in_child(void)
     pthread_mutex_unlock(&open_jobs.lock);
 }
 
-/* Other threads may be in the middle of anything: nothing is waited for. */
+/* Wait for nothing: other threads may be in the middle of anything. */
 static void forking_at_exit(void)
 {
     const char *why = error_text_recent(ENDING_NS);

@@ -443,7 +443,7 @@ void job_say_ending(struct shoal_job *job, const char *why)
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += ENDING_WAIT_S;
-    /* Another thread may be sending; or it is gone, with the lock. */
+    /* Another thread may be sending, or may have ended with the lock held. */
     if (ending.text[0] == '\0' || pthread_mutex_timedlock(&job->send_lock, &until) != 0)
         return;
     if (!job->mute)

@@ -64,10 +64,10 @@ _Static_assert(PROGRESS_OUT_MAX < PROGRESS_RING_ENTRIES,
  * from a device, what is sent. */
 #define PROGRESS_COPY_BYTES (1u << 20)
 #define PROGRESS_COPIES_MAX 4u /* of one send or receive under way at once on a device */
-/* A request on a device moves in so many parts, while these are not too small to be worth a copy,
- * and fit into the pool. While one is copied out of the device, others are with the daemon or
- * copied back. With n equal parts a collective takes 1 + 1/n of the time of its copies one way at
- * the least, and 5 n calls of the device's driver and a few: 5 are at most 40. */
+/* Progress moves a request on a device in so many parts, where each is worth a copy and the pool
+ * has room for it. One part is copied out of the device while others are with the daemon or copied
+ * back. A collective of n equal parts takes at least 1 + 1/n of the time of its copies one way,
+ * and 5 n calls of the device's driver and a few: 5 parts cost at most 40. */
 #define PROGRESS_PARTS 5u
 
 /* What progress needs of a group. Owned by the caller; zeroed, then number and rule set, then
@@ -240,8 +240,8 @@ void progress_copied(struct progress *progress, const struct progress_copy *copy
 void progress_copying(struct progress *progress, const struct progress_copy *copy);
 /* How many bytes one part has of so many that move to or from a device. */
 uint64_t progress_part_bytes(const struct progress *progress, uint64_t bytes);
-/* A copy on a device may be of several pieces, each of which lies together on both sides: how many,
- * and one of them, which may have no bytes. */
+/* Return how many pieces the copy has, each of which lies together on both sides; and the nth
+ * piece, which may have no bytes. */
 uint32_t progress_copy_pieces(const struct progress_copy *copy);
 struct progress_copy progress_nth_piece(const struct progress *progress,
                                         const struct progress_copy *copy, uint32_t index);

@@ -36,7 +36,8 @@ uint64_t progress_part_bytes(const struct progress *progress, uint64_t bytes)
     return part > most ? most : part;
 }
 
-/* Of the rest of the request; whole rows, if there is more than one of each. */
+/* Return how many chunks of the rest the next part takes: whole rows, if there is more than one
+ * chunk in each. */
 static uint32_t part_chunks(const struct progress *progress, const struct request *request)
 {
     const struct layout *layout = &request->layout;
@@ -49,7 +50,7 @@ static uint32_t part_chunks(const struct progress *progress, const struct reques
         chunks = (chunks + layout->shards - 1) / layout->shards * layout->shards;
     chunks = chunks > rest ? rest : chunks;
     chunks = chunks > STAGING_CHUNKS_MAX ? STAGING_CHUNKS_MAX : chunks;
-    /* What is left of the ring is not given away in crumbs. */
+    /* A part does not take what little is left of the ring. */
     return chunks > room && room < chunks / 2 ? 0 : (uint32_t)(chunks > room ? room : chunks);
 }
 
@@ -76,7 +77,7 @@ uint64_t progress_chunk_place(const struct staging_slot *slot, uint32_t chunk)
            (layout_chunk(layout, chunk).first - first) * layout->element_bytes;
 }
 
-/* A row of the slot: where it begins in the caller's buffer, its place and its bytes. */
+/* Find where a row of the slot begins in the caller's buffer, its place and its bytes. */
 static void find_row(const struct staging_slot *slot, uint32_t row, uint64_t *first,
                      uint64_t *place, uint64_t *bytes)
 {

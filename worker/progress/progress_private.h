@@ -37,10 +37,10 @@ void progress_fail_kept(struct progress *progress, struct progress_group *group,
 
 /* --- progress_parts.c */
 
-/* A slot of the pool for the request's next part, or NULL. */
+/* Take a slot of the pool for the request's next part. NULL: none is free. */
 struct staging_slot *progress_take_part(struct progress *progress, const struct request *request,
                                         enum staging_turn turn);
-/* Where a chunk that the slot holds lies in the arena. */
+/* Return where a chunk that the slot holds lies in the arena. */
 uint64_t progress_chunk_place(const struct staging_slot *slot, uint32_t chunk);
 /* How many bytes all chunks of the slot have. */
 uint64_t progress_slot_bytes(const struct staging_slot *slot);
@@ -85,8 +85,7 @@ void progress_stage_if_small(struct progress *progress, struct request *request)
 
 /* --- progress_transfer.c */
 
-/* A piece of the first request in the queue of those that are to be copied. False: there is none
- * that may be now. */
+/* Take a piece to copy, of the first request in the queue. False: no piece may be copied now. */
 bool progress_copy_piece(struct progress *progress, struct progress_copy *copy);
 /* Whether the caller's memory is still to be copied to or from; if so, and if that may begin, the
  * request is in the queue for it. */

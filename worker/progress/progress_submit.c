@@ -206,7 +206,7 @@ uint64_t progress_trace_ns(const struct progress *progress)
     return progress->clock_ns && arena_tracing(progress->arena) ? progress->clock_ns() : 0;
 }
 
-/* Of a slot: one of its chunks has been copied out. */
+/* Trace that one chunk of the slot has been copied out. */
 static void trace_chunk(struct progress *progress, const struct staging_slot *slot, uint32_t chunk)
 {
     struct arena *arena = progress->arena;

@@ -111,7 +111,7 @@ static bool may_hold(const struct staging *staging, uint32_t bytes, uint64_t mos
            (held == 0 || (held <= most_bytes && bytes <= most_bytes - held));
 }
 
-/* For one more chunk. */
+/* Return whether one more chunk may be out. */
 static bool has_room(const struct staging *staging)
 {
     return staging->chunks_max == 0 || staging->held_chunks < staging->chunks_max;

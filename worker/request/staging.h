@@ -106,7 +106,7 @@ void staging_remove_own(struct staging *staging, struct staging_slot *own);
  * `own` is given to the group's oldest incomplete request. */
 struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
                                   uint64_t most_bytes, enum staging_turn turn);
-/* A group's own slot, or NULL when it is not free. */
+/* Take a group's own slot. NULL: it is not free. */
 struct staging_slot *staging_take_own(struct staging_slot *own);
 
 /* Make the pool of this part of the arena. chunks_max: as many may be in shared slots altogether;
@@ -114,7 +114,7 @@ struct staging_slot *staging_take_own(struct staging_slot *own);
 int staging_add_pool(struct staging *staging, uint64_t offset, uint64_t bytes, uint32_t chunks_max);
 /* How many chunks a slot of the pool may be taken for now. */
 uint32_t staging_pool_room(const struct staging *staging);
-/* A slot of the pool, for so many chunks. NULL when there is none now. */
+/* Take a slot of the pool for so many chunks. NULL: there is none now. */
 struct staging_slot *staging_take_pool(struct staging *staging, uint64_t bytes, uint32_t chunks,
                                        enum staging_turn turn);
 /* Whether the request has a slot of the pool. */

@@ -118,7 +118,8 @@ bool control_descriptors_wait(struct control *control, uint64_t now_ns);
 void control_descriptors_refuse(struct control *control, void (*refuse)(struct control *, int fd));
 
 /* --- control_visitor.c: may call none of these */
-/* Who is at the other end of an accepted connection, for a quota: a user, or an address. */
+/* Return who is at the other end of an accepted connection, as an owner of a quota: a user or an
+ * address. */
 uint64_t control_visitor(int fd, const struct sockaddr *from);
 
 /* --- control_http.c, documents over HTTP: may call the listener, descriptors, visitors */

@@ -154,7 +154,7 @@ static int tracing_check(const struct control *control, const struct control_wor
     return 0;
 }
 
-/* Of a job there is one at a time. Whoever may take one takes it: the other ends here. */
+/* End the trace of the same job that somebody else takes: a job has one trace at a time. */
 static void tracing_displace(const struct admin_trace *by)
 {
     struct admin_trace *tracing;

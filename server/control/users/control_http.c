@@ -184,7 +184,7 @@ static void http_on_end(struct bufferevent *stream, short what, void *argument)
     bufferevent_disable(stream, EV_READ);
 }
 
-/* One of the connections, whoever has it. False: it is the one that comes. */
+/* Close one connection by chance. False: the chosen one is the one that comes. */
 static bool http_drop_any(struct control_http *http)
 {
     uint64_t nth;

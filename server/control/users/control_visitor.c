@@ -1,5 +1,5 @@
-/* Who is behind a connection over TCP: a user of this machine, if the kernel knows the other end of
- * it, or else an address. */
+/* This file finds who is behind a TCP connection: a user of this machine if the kernel knows the
+ * other end, else an address. */
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
@@ -18,7 +18,8 @@ struct visitor_question {
     struct inet_diag_req_v2 body;
 };
 
-/* An address and port as the kernel's questions have them; false: of neither family. */
+/* Write an address and port as the kernel's questions have them. False: the family is neither IPv4
+ * nor IPv6. */
 static bool visitor_end(const struct sockaddr *address, __be32 number[4], __be16 *port)
 {
     struct sockaddr_in ipv4;

@@ -53,7 +53,7 @@ static void archived_drop(struct exchange *exchange, struct archived *archived)
         archived_free(exchange, archived);
 }
 
-/* Of the user's jobs the one that has most gives first. NULL: none has anything to give. */
+/* Find the user's job that has most to give. NULL: no job of the user has anything. */
 static struct archive *archives_largest(const struct exchange *exchange, uint64_t user)
 {
     struct archive *largest = NULL;

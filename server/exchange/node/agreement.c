@@ -53,7 +53,8 @@ static bool part_is_first(const struct collective *collective, uint32_t local)
     return true;
 }
 
-/* What the ranks count: what they did at their place counts too. Of a send its sequence. */
+/* Return the number that the ranks count: the sequence and what they did at their place. A send
+ * has its sequence. */
 static uint64_t agreement_number(const struct collective *collective)
 {
     if (ask_is_transfer(&collective->ask))

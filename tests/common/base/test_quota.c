@@ -19,7 +19,8 @@ static void teardown(void)
     quota_clear(&quota);
 }
 
-/* What lasts: `before` of others and `own` there, whether one more may be. */
+/* A user may have one more of what lasts while he has less than half: `before` of others, `own` of
+ * his. */
 START_TEST(nobody_keeps_more_than_half)
 {
     static const struct {
@@ -66,8 +67,8 @@ START_TEST(a_refusal_says_which_whose_and_what_to_do)
 }
 END_TEST
 
-/* What can be taken away: all of it is one's while nobody else asks, and then as much as others
- * have. */
+/* One owner may have all of what can be taken away while nobody else asks, and then as much as
+ * others have. */
 START_TEST(who_has_most_gives_way)
 {
     start(8);
@@ -138,7 +139,7 @@ START_TEST(bytes_are_shared_as_places_are)
 }
 END_TEST
 
-/* Nothing is left of who has nothing. */
+/* The quota forgets an owner who has nothing. */
 START_TEST(who_has_nothing_is_forgotten)
 {
     start(100);

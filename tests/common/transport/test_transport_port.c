@@ -367,7 +367,7 @@ static struct sockaddr_in host(uint32_t number)
                                 .sin_addr.s_addr = htonl(0x0a000000u + number)}; /* 10.0.0.x */
 }
 
-/* A network with some hosts, all of which are this one. False: it takes root. */
+/* Make a network whose hosts are all this machine. False: only root may. */
 static bool hosts_make(uint32_t count)
 {
     struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP};
@@ -395,8 +395,8 @@ static int begin_connection_from(uint32_t number)
     return fd;
 }
 
-/* One host makes connections without end. Another's, which is older than all that are there, stays.
- * With many hosts that have one each, the one who comes last may stay, and may not. */
+/* One host makes connections without end, and another host's older connection stays. Where many
+ * hosts have one each, the one that comes last may stay or not. */
 START_TEST(a_host_takes_no_places_of_others)
 {
     enum { HOSTS = 60, GREEDY = HOSTS, SLOW = 1 };

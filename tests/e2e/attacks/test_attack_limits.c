@@ -1,5 +1,5 @@
-/* One user takes all that there is of something, before another asks: real daemons, which can make
- * no other system calls than those of the sandbox. */
+/* One user takes all there is of something before another user asks. The daemons are real, under
+ * their sandbox. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -39,8 +39,8 @@ static void end(void)
     cluster_free(cluster);
 }
 
-/* Of one user on one node, each the first rank of a job that gets no other: they close two nodes to
- * nobody. */
+/* One user of one node opens 128 connections, each the first rank of a job that gets no other
+ * rank. Other users' jobs run on both nodes. */
 START_TEST(test_idle_connections)
 {
     static struct hostile_rank idle[IDLE];

@@ -110,7 +110,7 @@ static bool has_late_rank(const json_t *status)
     const json_t *ranks = json_object_get(late, "ranks");
     if (!late || json_array_size(ranks) == 0)
         return false;
-    /* One went before, which on one node did not go through the daemon. */
+    /* The collective before it did not go through the daemon on one node. */
     ck_assert_int_eq(json_integer_value(json_object_get(late, "sequence")), 1);
     return json_array_size(ranks) == 1 && json_integer_value(json_array_get(ranks, 0)) == 3;
 }

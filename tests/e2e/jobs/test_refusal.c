@@ -1,4 +1,4 @@
-/* One rank that cannot join, or that errs and ends: all the others hear its reason, at once. */
+/* One rank cannot join, or errs and ends. All other ranks hear its reason at once. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,8 @@
 #define RANKS 4
 #define CULPRIT 1
 
-/* A job's rank waits for the others for 300 s by default, which is longer than these tests do. */
+/* The culprit's shell makes its rank fail. A rank waits for the others for 300 s by default,
+ * longer than these tests do. */
 static const struct {
     const char *name;
     const char *shell; /* what the culprit's shell does first */
@@ -94,7 +95,7 @@ START_TEST(test_worlds_that_differ)
 }
 END_TEST
 
-/* What a process was told before it ended is why the others hear that it is gone. */
+/* The other ranks hear the error that a process had before it ended. */
 START_TEST(test_a_rank_errs)
 {
     struct cluster *cluster = cluster_start((uint32_t)_i, NULL);
@@ -110,7 +111,7 @@ START_TEST(test_a_rank_errs)
 }
 END_TEST
 
-/* A rank that waits for another one says which, before anybody gives up. */
+/* A rank that waits for another rank says which one, before anybody gives up. */
 START_TEST(test_what_a_rank_waits_for)
 {
     struct cluster *cluster = cluster_start((uint32_t)_i, NULL);

@@ -46,7 +46,7 @@ struct shoal_options world_options(const struct fake_daemon *daemon, int size);
 
 /* Run body as every rank of a job, and close it. */
 void world_run(const struct fake_daemon_options *options, void (*body)(struct member *member));
-/* The same with arenas of the library's default size, which are larger. */
+/* Run as world_run does, with arenas of the library's default size, which are larger. */
 void world_run_large(const struct fake_daemon_options *options,
                      void (*body)(struct member *member));
 

@@ -18,7 +18,7 @@ struct hostile_rank {
  * test is root's. */
 struct hostile_rank *hostile_job_start(const struct cluster *cluster, const char *job, int size);
 void hostile_job_end(struct hostile_rank *ranks, int size);
-/* One of these ranks, of a larger job: it asks, and nobody waits for the answer. */
+/* Join as one rank of a larger job: the rank asks, and nobody waits for the answer. */
 void hostile_join(struct hostile_rank *rank, const struct cluster *cluster, const char *job,
                   int number, int world_size);
 /* What the daemon says until it says one of the words, or ends the connection. */

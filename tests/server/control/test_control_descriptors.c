@@ -331,7 +331,7 @@ static int open_http_as(uint32_t uid, uint16_t port)
     return fd;
 }
 
-/* One user has all places, and takes each that another gets, as long as nobody else asks. */
+/* One user has all places, and takes each place that becomes free, until another user asks. */
 START_TEST(test_crowd_of_one_user)
 {
     enum { GREEDY = 4242, SLOW = 4243, PLACES = 16 };
@@ -507,7 +507,7 @@ static void join_as(struct control_client *client, uint32_t uid, const char *job
     control_client_expect(client, MESSAGE_JOINED, &message);
 }
 
-/* One user's jobs have all eight places, until there are jobs of another's. */
+/* One user's jobs have all eight places until another user has jobs. */
 START_TEST(test_places_of_the_page)
 {
     enum { GREEDY = 4242, OTHER = 4243 };

@@ -470,8 +470,7 @@ START_TEST(test_hostages)
 }
 END_TEST
 
-/* Of the threads that close, half are another's: one user's hostages do not keep open what others
- * have sent. */
+/* One user's hostages leave half of the closing threads to others, whose descriptors are closed. */
 START_TEST(test_hostages_of_one_user)
 {
     enum { GREEDY = 4242, OTHER = 4243, HOSTAGES = 300 };

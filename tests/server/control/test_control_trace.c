@@ -353,7 +353,7 @@ START_TEST(test_another_user)
 }
 END_TEST
 
-/* Of the user from now on, in this thread alone. */
+/* Become the user, in this thread alone. */
 static void become(uint32_t uid)
 {
     ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
@@ -387,7 +387,7 @@ static bool start_for_two(const char *test, struct control_client workers[2], ui
     return true;
 }
 
-/* While one user takes a trace and does not read it, another takes his. */
+/* One user takes a trace and does not read it, and another user takes his. */
 START_TEST(test_users_do_not_wait_for_each_other)
 {
     struct control_client workers[2], slow, quick;

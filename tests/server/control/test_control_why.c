@@ -178,8 +178,8 @@ static void open_as(struct control_client *client, uint32_t uid, uint32_t node)
     ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
 }
 
-/* While a node is silent one user asks without end. Whose job it is, and root, are told as soon as
- * anybody, and so is everybody else. */
+/* One user asks without end while a node is silent. The job's owner, root and everybody else are
+ * answered as soon as anybody. */
 START_TEST(nobody_asks_in_vain_while_a_node_is_silent)
 {
     enum { OWNER = 4242, CURIOUS = 4243, MANY = 40 };

@@ -1,5 +1,5 @@
-/* What the users of jobs share on a daemon, and that none of them takes it from the others: jobs
- * that gather, jobs, workers, what is asked of late ranks. */
+/* Users share the places of a daemon's jobs: gatherings, open jobs, workers, questions about late
+ * ranks. No user takes them from the others. */
 #include <stdio.h>
 
 #include "tests/lib/job_name.h"
@@ -24,7 +24,7 @@ static void teardown(void)
     network_free(network);
 }
 
-/* A rank of a job of the user's that has another name than all before it, whose home is node 1. */
+/* Join the user's rank 0 of a job with a new name, whose home is node 1. */
 static struct network_worker *come(uint32_t uid, uint32_t node, uint32_t world_size)
 {
     char begin[24], name[64];
@@ -102,7 +102,7 @@ START_TEST(test_idle_connections)
 }
 END_TEST
 
-/* A job that runs is not taken away again: so half of them are not to be had. */
+/* A user has at most half of the open jobs, since a job that runs is not taken away again. */
 START_TEST(test_jobs)
 {
     for (int i = 0; i < 2; i++)
@@ -131,7 +131,7 @@ START_TEST(test_jobs_of_root)
 }
 END_TEST
 
-/* What was refused, or has ended in whatever way, holds nothing. */
+/* A job that was refused or has ended holds no place. */
 START_TEST(test_jobs_that_end_give_back)
 {
     for (int i = 0; i < 20; i++) {
@@ -182,8 +182,8 @@ static void ask(uint32_t count, uint64_t job, uint64_t first)
     }
 }
 
-/* Another daemon asks about one user's job, without end, while the engine does not answer. Those
- * about another user's are heard. */
+/* Another daemon asks about one user's job without end while the engine does not answer. Its
+ * questions about another user's job are heard. */
 START_TEST(test_questions_for_late_ranks)
 {
     static const uint32_t rank_1[] = {1};

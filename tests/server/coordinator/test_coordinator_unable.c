@@ -25,8 +25,8 @@ static void teardown(void)
     network_free(network);
 }
 
-/* On its node; a rank of -1 is not known, and age_ms is its process's: more than 0, it was there
- * before anything that has been noted just now. */
+/* Join on the node. A rank of -1 is not known. A process of age_ms > 0 was there before any note
+ * that was made just now. */
 static struct network_worker *join_aged(uint32_t node, uint32_t world_size, int32_t rank,
                                         uint32_t age_ms)
 {
@@ -60,7 +60,7 @@ static void refused(const struct network_worker *worker, int code, const char *w
     network_assert_text(worker, words);
 }
 
-/* Before, between and after the others have come. */
+/* The culprit comes before, between and after the others. */
 START_TEST(all_are_told)
 {
     struct network_worker *others[3];
@@ -106,7 +106,7 @@ static const struct {
     {0, 1001, 3, 0, 1000, CLIENT_JOINING}, /* another user, whose business it is not */
 };
 
-/* Which of those that come later are of another attempt. */
+/* The home tells ranks that come later from ranks of another attempt. */
 START_TEST(what_ends_the_note)
 {
     ck_assert_int_eq(say_unable(1, 3, 1, ERR_MEMORY), 0);
@@ -115,13 +115,14 @@ START_TEST(what_ends_the_note)
     struct network_worker *worker =
         join_aged(0, attempts[_i].world_size, attempts[_i].rank, attempts[_i].age_ms);
     ck_assert_int_eq(worker->state, attempts[_i].state);
-    /* Who has heard it, and asks again, is of another attempt. */
+    /* A rank that has heard it and asks again is of another attempt. */
     if (worker->state == CLIENT_OVER && attempts[_i].world_size == 3)
         ck_assert_int_eq(join(0, 3, 0)->state, CLIENT_JOINING);
 }
 END_TEST
 
-/* A process that could not, and now can: its rank is not known, and the daemon knows it again. */
+/* A process that could not join asks again, and now can. Its rank is not known; the daemon knows
+ * the process. */
 START_TEST(a_process_asks_again)
 {
     network_config(network, 1)->workers = 1;
@@ -141,7 +142,7 @@ START_TEST(a_process_asks_again)
 }
 END_TEST
 
-/* Another user's gathering of the name goes on, and nobody can be told anything by a stranger. */
+/* Another user's gathering of the same name goes on: a stranger can tell it nothing. */
 START_TEST(another_user_says_it)
 {
     struct network_worker *first = join(0, 2, 0);
@@ -153,7 +154,7 @@ START_TEST(another_user_says_it)
 }
 END_TEST
 
-/* What a node refuses: here the home, there another. */
+/* A node refuses a rank by its own limit, and the ranks on other nodes are told. */
 START_TEST(a_limit_of_a_node)
 {
     network_config(network, 1)->workers = 1;
@@ -173,7 +174,7 @@ START_TEST(a_process_that_ends_while_it_gathers)
     network_kill(network, second);
     network_settle(network);
     refused(first, ERR_LOST, "rank 1 on node b cannot join job 'train-2': its process 4002 ");
-    /* Nothing is kept: the launcher may have ended the rest of the attempt too. */
+    /* The home keeps no note: the launcher may have ended the rest of the attempt too. */
     ck_assert_int_eq(join(0, 3, 0)->state, CLIENT_JOINING);
 }
 END_TEST
@@ -219,7 +220,7 @@ START_TEST(a_drain_while_it_gathers)
 }
 END_TEST
 
-/* A user's oldest notes make room for its newest ones, and another user's stay. */
+/* A user's oldest notes make room for its newest ones, and another user's notes stay. */
 START_TEST(notes_are_few)
 {
     char names[10][MESSAGE_NAME_BYTES];
@@ -257,7 +258,7 @@ START_TEST(what_makes_no_sense)
 }
 END_TEST
 
-/* What a process has said before it ends is behind how it ended, for all ranks. */
+/* All ranks read a process's last words behind how it ended. */
 START_TEST(last_words)
 {
     struct network_worker *first = join(0, 2, 0), *second = join(1, 2, 1);
@@ -287,7 +288,7 @@ static const struct {
      "job 'train-0' cannot gather at its home: server b (10.0.0.1:7001) is not connected: cut"},
 };
 
-/* A rank that has waited for 10 s is told once what for. */
+/* A rank that has waited for 10 s is told once what its job waits for. */
 START_TEST(told_what_it_waits_for)
 {
     job = network_name_at(network, 1);

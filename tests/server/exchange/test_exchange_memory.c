@@ -57,7 +57,7 @@ START_TEST(a_job_beyond_the_memory_is_refused_and_takes_none)
 }
 END_TEST
 
-/* One user's jobs leave half for others; but one job may have all. */
+/* One user's jobs leave half of the memory to others, but one job may have all. */
 START_TEST(a_user_leaves_memory_for_others)
 {
     enum { ALICE = 1000, BOB = 1001, OWN = 0 };

@@ -394,7 +394,8 @@ START_TEST(the_limit_is_the_buffers)
 }
 END_TEST
 
-/* Not even the first piece may be more than half: no group of the roster needs it. */
+/* The first piece of shared memory may not be more than half either: no group of the roster needs
+ * so much. */
 START_TEST(a_user_leaves_half_for_others)
 {
     struct fixture_options options = {

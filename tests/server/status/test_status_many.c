@@ -168,8 +168,8 @@ START_TEST(test_no_more_ranks_than_the_largest_job_has)
 }
 END_TEST
 
-/* One user's many ranks leave out no other's, of jobs that come later. Of two that both want more
- * than there is each has half. */
+/* One user's many ranks leave out no rank of another user, also of jobs that come later. Two users
+ * who both want more than there is have half each. */
 START_TEST(test_users_share_the_ranks)
 {
     enum { JOBS = 6 };

@@ -221,7 +221,7 @@ static void reconfigure_wish_misused(shoal_job *job)
     }
 }
 
-/* One that has said why it ends takes no leave: the daemon is to say that it is gone. */
+/* A rank that has said why it ends takes no leave: the daemon says that it is gone. */
 START_TEST(test_set_ending)
 {
     struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});

@@ -1,5 +1,5 @@
-/* What a forked child of a process with open jobs inherits of them: the contents of shoal_alloc's
- * memory, and nothing else. */
+/* A forked child of a process with open jobs inherits the contents of shoal_alloc's memory, and
+ * nothing else of them. */
 #include "worker/shoal.h"
 
 #include "tests/lib/server/world.h"

@@ -71,7 +71,7 @@ static bool holds(const float *data, float value)
     return true;
 }
 
-/* A child that is forked when the job is closed has it as all other memory: a copy. */
+/* A child that is forked after the job was closed has a copy, as of all other memory. */
 static bool child_has_a_copy(float *data)
 {
     int status;
@@ -142,7 +142,7 @@ START_TEST(test_the_mapping_goes_with_the_job)
 }
 END_TEST
 
-/* What is freed twice must not free the mapping under the rest. */
+/* A second free of one piece does not free the mapping under the others. */
 START_TEST(test_no_piece_counts_twice)
 {
     struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});

@@ -502,8 +502,8 @@ START_TEST(test_variable_lets_streams_wait)
 }
 END_TEST
 
-/* A small buffer of a tensor with an identity: every other chunk has no element, and needs no copy.
- * The daemon gets them in their order all the same, as the fake one checks. */
+/* Every other chunk of a small buffer with an identity has no element and needs no copy. The
+ * daemon gets the chunks in order all the same, as the fake one checks. */
 static void check_empty_chunks(struct member *member)
 {
     enum { SMALL = 50 };

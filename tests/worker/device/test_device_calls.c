@@ -30,8 +30,8 @@ struct row {
 static const struct row *row;
 static pthread_barrier_t meet;
 
-/* What a driver that rings late may add: when nothing has rung for a while, each lane and gate is
- * asked for by a query, or for a ring. */
+/* Return how many calls a driver that rings late may add: each lane and gate is asked for by a
+ * query or a ring when nothing has rung for a while. */
 static long looks(uint64_t since_ns)
 {
     return (long)((clock_now_ns() - since_ns) / DEVICE_LOOK_NS) * 3 * (2 + DEVICE_GATES);
@@ -75,9 +75,9 @@ static void check_all_reduces(struct member *member)
         shoal_device_free(member->job, memory[i]);
 }
 
-/* One request, of which an event is recorded, waited for at a gate and asked for once, costs 4
- * calls and 2 for the gate; who drives, 2, perhaps both threads in turn; each part out 4, each part
- * in 1, the last 4. */
+/* A request costs 4 calls (its event is recorded, waited for at a gate and asked for once) and 2
+ * for the gate. The driving thread costs 2, perhaps for both threads in turn. Each part costs 4
+ * out and 1 in, and the last part 4. */
 static const struct row all_reduces[] = {
     {1, 1, KIB(64), 20, 1},      {1, 1, MIB(1), 20, 1},      {1, 1, MIB(16), 40, 1},
     {1, 1, MIB(64), 40, 1},      {1, 1, MIB(256), 200, 40},  {2, 1, KIB(64), 20, 1},
@@ -99,7 +99,7 @@ START_TEST(test_all_reduces)
 }
 END_TEST
 
-/* From one rank to the other, through the arena's heap; both are counted. */
+/* Send from one rank to the other through the arena's heap, and count the calls of both. */
 static void check_transfers(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();

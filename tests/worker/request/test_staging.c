@@ -279,9 +279,9 @@ START_TEST(test_whole_end)
 }
 END_TEST
 
-/* A slot of the pool holds several chunks: each is back once, and the slot is free again when it is
- * given back. What goes ahead has half of the pool, and all chunks together no more than the ring.
- */
+/* A slot of the pool holds several chunks. Each chunk is back once, and the slot is free when it
+ * is given back. What goes ahead has half of the pool, and all chunks together are no more than
+ * the ring has room for. */
 START_TEST(test_pool)
 {
     enum { POOL = 64 * 1024, CHUNKS = 100 };

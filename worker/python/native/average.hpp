@@ -24,8 +24,9 @@ class Averages : public std::enable_shared_from_this<Averages>
     Averages(c10::intrusive_ptr<c10d::ProcessGroup> group, bool static_graph);
 
     c10::intrusive_ptr<c10::ivalue::Future> start(c10d::GradBucket &bucket);
-    /* Of the last backward pass: "buffers" and "bytes" that were sent; "communication_ns", while
-     * one of them was not known to be complete; "exposed_ns", while it was waited for. */
+    /* Return figures of the last backward pass: "buffers" and "bytes" that were sent;
+     * "communication_ns", while one of them was not known to be complete; "exposed_ns", while it
+     * was waited for. */
     std::map<std::string, uint64_t> statistics() const;
 
   private:

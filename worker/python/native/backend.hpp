@@ -54,7 +54,7 @@ class __attribute__((visibility("hidden"))) Backend final : public c10d::Backend
     {
         return true;
     }
-    /* In memory, which has no number. */
+    /* Memory of the CPU can be had, whose device has no number. */
     virtual bool supportsTensorAlloc(c10::DeviceIndex device)
     {
         return device < 0;
