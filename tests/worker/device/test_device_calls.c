@@ -8,8 +8,6 @@
 #include "tests/lib/suite.h"
 #include "worker/job/job.h"
 
-#include "common/base/clock.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +15,7 @@
 #define KIB(n) ((size_t)(n) << 10)
 #define MIB(n) ((size_t)(n) << 20)
 
-enum { REQUESTS_MAX = 64, ROUNDS = 3 };
+enum { REQUESTS_MAX = 64, ROUNDS_MAX = 30 };
 
 /* Requests of one size at once, and the most calls for them, of all ranks, and queries among them.
  */
@@ -30,29 +28,34 @@ struct row {
 static const struct row *row;
 static pthread_barrier_t meet;
 
-/* Return how many calls a driver that rings late may add: each lane and gate is asked for by a
- * query or a ring when nothing has rung for a while. */
-static long looks(uint64_t since_ns)
-{
-    return (long)((clock_now_ns() - since_ns) / DEVICE_LOOK_NS) * 3 * (2 + DEVICE_GATES);
-}
+static struct {
+    long calls, queries;
+} begun;
+static bool met; /* a round has cost no more than the row says */
 
-static void check_calls(long calls, long queries, uint64_t since_ns, const struct row *most)
+static void round_begin(void)
 {
     const struct stand_in *cuda = stand_in_open();
-    long late = looks(since_ns);
-    calls = cuda->calls(NULL) - calls;
-    queries = cuda->calls("cuEventQuery") - queries;
-    ck_assert_msg(calls <= most->calls + late, "%u x %zu, %u servers: %ld calls, %ld at most (%ld)",
-                  most->requests, most->bytes, most->servers, calls, most->calls, late);
-    ck_assert_msg(queries <= most->queries + late, "%u x %zu, %u servers: %ld queries, %ld at most",
-                  most->requests, most->bytes, most->servers, queries, most->queries);
+    begun.calls = cuda->calls(NULL);
+    begun.queries = cuda->calls("cuEventQuery");
 }
 
-/* The first round makes events. */
+/* The first round makes events. A busy machine adds calls to a round, where threads take over from
+ * each other or a ring comes late, and takes none away: one round within the bounds is enough. */
+static void round_end(int round)
+{
+    const struct stand_in *cuda = stand_in_open();
+    long calls = cuda->calls(NULL) - begun.calls;
+    long queries = cuda->calls("cuEventQuery") - begun.queries;
+    met = round > 0 && calls <= row->calls && queries <= row->queries;
+    ck_assert_msg(met || round + 1 < ROUNDS_MAX,
+                  "%u x %zu, %u servers: %ld calls, %ld at most; %ld queries, %ld at most",
+                  row->requests, row->bytes, row->servers, calls, row->calls, queries,
+                  row->queries);
+}
+
 static void check_all_reduces(struct member *member)
 {
-    const struct stand_in *cuda = stand_in_open();
     shoal_group *world = shoal_world(member->job);
     shoal_request *requests[REQUESTS_MAX];
     uint8_t *memory[REQUESTS_MAX];
@@ -60,16 +63,14 @@ static void check_all_reduces(struct member *member)
     GOOD(shoal_group_set_stream(world, SHOAL_MEMORY_DEVICE, shoal_device_stream(member->job)));
     for (uint32_t i = 0; i < row->requests; i++)
         ck_assert_ptr_nonnull(memory[i] = shoal_device_alloc(member->job, row->bytes));
-    for (int round = 0; round < ROUNDS; round++) {
-        long calls = cuda->calls(NULL), queries = cuda->calls("cuEventQuery");
-        uint64_t since_ns = clock_now_ns();
+    for (int round = 0; !met; round++) {
+        round_begin();
         for (uint32_t i = 0; i < row->requests; i++)
             GOOD(shoal_all_reduce(world, memory[i], memory[i], row->bytes / sizeof(float),
                                   SHOAL_F32, SHOAL_SUM, &requests[i]));
         for (uint32_t i = 0; i < row->requests; i++)
             GOOD(shoal_wait(requests[i], -1));
-        if (round > 0)
-            check_calls(calls, queries, since_ns, row);
+        round_end(round);
     }
     for (uint32_t i = 0; i < row->requests; i++)
         shoal_device_free(member->job, memory[i]);
@@ -81,9 +82,9 @@ static void check_all_reduces(struct member *member)
 static const struct row all_reduces[] = {
     {1, 1, KIB(64), 20, 1},      {1, 1, MIB(1), 20, 1},      {1, 1, MIB(16), 40, 1},
     {1, 1, MIB(64), 40, 1},      {1, 1, MIB(256), 200, 40},  {2, 1, KIB(64), 20, 1},
-    {2, 1, MIB(1), 20, 1},       {2, 1, MIB(16), 40, 1},     {2, 1, MIB(64), 48, 2},
+    {2, 1, MIB(1), 20, 1},       {2, 1, MIB(16), 40, 1},     {2, 1, MIB(64), 40, 1},
     {2, 1, MIB(256), 200, 40},   {4, 1, KIB(64), 20, 1},     {4, 1, MIB(16), 40, 1},
-    {4, 1, MIB(64), 72, 8}, /* its chunks are smaller, and a part has so many at the most */
+    {4, 1, MIB(64), 66, 8}, /* its chunks are smaller, and a part has so many at the most */
     {1, 64, KIB(64), 1000, 200}, {1, 16, MIB(1), 1000, 200}, {1, 8, MIB(16), 1000, 200},
     {2, 4, MIB(64), 1000, 200},
 };
@@ -102,24 +103,23 @@ END_TEST
 /* Send from one rank to the other through the arena's heap, and count the calls of both. */
 static void check_transfers(struct member *member)
 {
-    const struct stand_in *cuda = stand_in_open();
     shoal_group *world = shoal_world(member->job);
     int other = 1 - member->rank;
     stand_in_open_device(member->job);
     GOOD(shoal_group_set_stream(world, SHOAL_MEMORY_DEVICE, shoal_device_stream(member->job)));
     uint8_t *memory = shoal_device_alloc(member->job, row->bytes);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; !met; round++) {
         pthread_barrier_wait(&meet);
-        long calls = cuda->calls(NULL), queries = cuda->calls("cuEventQuery");
-        uint64_t since_ns = clock_now_ns();
+        if (member->rank == 0)
+            round_begin();
         pthread_barrier_wait(&meet);
         if (member->rank == 0)
             GOOD(shoal_send(world, memory, row->bytes, SHOAL_U8, other, 0, NULL));
         else
             GOOD(shoal_recv(world, memory, row->bytes, SHOAL_U8, other, 0, NULL));
         pthread_barrier_wait(&meet);
-        if (round > 0)
-            check_calls(calls, queries, since_ns, row);
+        if (member->rank == 0)
+            round_end(round);
         pthread_barrier_wait(&meet);
     }
     shoal_device_free(member->job, memory);
