@@ -38,7 +38,8 @@ void quota_clear(struct quota *quota);
 /* Return half of a limit, at least one. */
 uint64_t quota_half(uint64_t limit);
 
-/* Return whether the user may have `amount` more for good: half of the limit at the most. */
+/* Return whether the user may have `amount` more for good: half of the limit at the most. Root and
+ * the daemon's own user may have all. */
 bool quota_has_room(const struct quota *quota, uint64_t user, uint64_t amount);
 /* Return 0 when he may, else ERR_MEMORY; the text says who has how much, and what to do. */
 int quota_check(const struct quota *quota, uint64_t user, uint64_t amount, struct error *error);

@@ -66,6 +66,13 @@ size_t shown_first(const char *text, char shown[SHOWN_BYTES])
     return length;
 }
 
+size_t shown_cut(const char *text, size_t room)
+{
+    while (room > 0 && ((unsigned char)text[room] & 0xc0) == 0x80)
+        room--;
+    return room;
+}
+
 size_t shown_copy(char *to, size_t room, const char *text)
 {
     size_t used = 0;

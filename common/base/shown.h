@@ -18,6 +18,8 @@ size_t shown_utf8_length(const char *text);
 /* Write the first character of `text`, which is not empty, as it is shown. Returns how many bytes
  * of `text` it takes. */
 size_t shown_first(const char *text, char shown[SHOWN_BYTES]);
+/* Return where to cut a UTF-8 text of more than `room` bytes so that no character is halved. */
+size_t shown_cut(const char *text, size_t room);
 /* Write `text` as it is shown, as far as whole characters have room, and a zero at the end. Returns
  * the length in bytes. */
 size_t shown_copy(char *to, size_t room, const char *text);

@@ -33,14 +33,6 @@ void config_problems_clear(struct config_problems *problems)
     *problems = (struct config_problems){0};
 }
 
-/* Where to cut a UTF-8 text of more than `room` bytes so that no character is halved. */
-static size_t utf8_cut(const char *text, size_t room)
-{
-    while (room > 0 && ((unsigned char)text[room] & 0xc0) == 0x80)
-        room--;
-    return room;
-}
-
 /* All of the text or, once there is no room, "/..." at the end of what is there. */
 static void pointer_append(struct config_pointer *pointer, const char *text)
 {
@@ -62,7 +54,7 @@ void config_pointer_push(struct config_pointer *pointer, const char *key)
     char escaped[6 * CONFIG_QUOTE_BYTES + 8] = "/";
     size_t used = 1;
     bool cut = strlen(key) > CONFIG_QUOTE_BYTES;
-    size_t length = cut ? utf8_cut(key, CONFIG_QUOTE_BYTES) : strlen(key);
+    size_t length = cut ? shown_cut(key, CONFIG_QUOTE_BYTES) : strlen(key);
     for (size_t i = 0; i < length; i++) {
         unsigned char byte = (unsigned char)key[i];
         size_t room = sizeof(escaped) - used;
@@ -193,7 +185,7 @@ void config_report_value(struct config_report *report, const char *pointer, cons
     }
     char quoted[CONFIG_QUOTE_BYTES + 4];
     bool cut = strlen(text) > CONFIG_QUOTE_BYTES;
-    size_t length = cut ? utf8_cut(text, CONFIG_QUOTE_BYTES) : strlen(text);
+    size_t length = cut ? shown_cut(text, CONFIG_QUOTE_BYTES) : strlen(text);
     snprintf(quoted, sizeof(quoted), "%.*s%s", (int)length, text, cut ? "..." : "");
     config_report_text(report, pointer, quoted, "%s", must_be);
     free(text);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/shown.h"
 #include "common/format/message_scan.h"
 
 #define LIST_MAX 65536u
@@ -237,8 +238,7 @@ static void put_text(struct json_text *text, const char *key, const char *value,
         json_text_string(text, key, value);
         return;
     }
-    while (length > 0 && ((unsigned char)value[length] & 0xc0) == 0x80)
-        length--; /* in the middle of a character */
+    length = shown_cut(value, length);
     memcpy(cut, value, length);
     cut[length] = '\0';
     json_text_string(text, key, cut);

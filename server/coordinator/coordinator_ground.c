@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/auth/auth.h"
 #include "server/coordinator/coordinator_internal.h"
 
 #define SWEEP_NS (1000 * COORDINATOR_MS)
@@ -126,6 +127,14 @@ struct job *coordinator_job(const struct coordinator *c, uint64_t id)
 uint64_t coordinator_deadline(const struct coordinator *c, uint32_t asked_ms, uint32_t most_ms)
 {
     return c->now_ns + (asked_ms > 0 && asked_ms < most_ms ? asked_ms : most_ms) * COORDINATOR_MS;
+}
+
+uint32_t coordinator_first_home(const struct coordinator *c, const char *job)
+{
+    uint32_t count = c->config->server_count, home = auth_home_of_job(job, count);
+    while (!coordinator_reaches(c, home))
+        home = (home + 1) % count; /* at last this daemon */
+    return home;
 }
 
 struct gathering_member coordinator_applicant(const struct coordinator *c, uint32_t node,

@@ -93,17 +93,11 @@ static int home_make_room(struct coordinator *c, uint32_t uid, struct error *err
     return 0;
 }
 
-/* Who is to gather the job sooner than this daemon: the one that its name stands for, or one
- * between that and this, by number and around, that is there. -1: nobody. */
+/* Return the daemon that is to gather the job sooner than this one. -1: none is. */
 static int64_t home_before(const struct coordinator *c, const char *job)
 {
-    uint32_t count = c->config->server_count;
-    for (uint32_t home = auth_home_of_job(job, count); home != c->config->self;
-         home = (home + 1) % count) {
-        if (coordinator_reaches(c, home))
-            return home;
-    }
-    return -1;
+    uint32_t home = coordinator_first_home(c, job);
+    return home == c->config->self ? -1 : (int64_t)home;
 }
 
 /* Whether the user's own ranks ask for different jobs of one name: none of them can begin. */

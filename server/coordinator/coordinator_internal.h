@@ -138,10 +138,8 @@ struct unable_rank {
 /* A note at the home of a job says why one of its ranks could not join, for ranks that come later.
  */
 struct unable {
-    char job[MESSAGE_NAME_BYTES];
-    uint32_t uid, world_size;
-    uint32_t node, pid; /* of the process that could not; pid 0: of none alone */
-    uint32_t told;      /* ranks that know it */
+    struct unable_rank who; /* its pid is 0 where no process alone is the cause */
+    uint32_t told;          /* ranks that know it */
     uint64_t noted_ns;
     int code;
     char text[ERROR_TEXT_BYTES];
@@ -217,6 +215,9 @@ struct job *coordinator_job(const struct coordinator *c, uint64_t id);
 struct job *coordinator_ready_job(struct coordinator *c, const struct message *message);
 /* After the time asked for (0: none), but not more than the configuration allows. */
 uint64_t coordinator_deadline(const struct coordinator *c, uint32_t asked_ms, uint32_t most_ms);
+/* Return the first daemon that this one reaches, from the one that the job's name stands for on, by
+ * number and around. It may be this one. */
+uint32_t coordinator_first_home(const struct coordinator *c, const char *job);
 /* Who asks for a rank, as the message of its daemon tells. */
 struct gathering_member coordinator_applicant(const struct coordinator *c, uint32_t node,
                                               const struct message *message);

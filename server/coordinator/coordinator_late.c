@@ -201,9 +201,8 @@ int late_on_query(struct coordinator *c, uint32_t node, const struct message *me
 {
     (void)error;
     struct job *job = coordinator_job(c, message->job_id);
-    struct error refusal;
     if (!job || job->state != JOB_READY ||
-        quota_check(coordinator_quota(c, QUOTA_LATE_ASKS), job->uid, 1, &refusal) != 0) {
+        !quota_has_room(coordinator_quota(c, QUOTA_LATE_ASKS), job->uid, 1)) {
         c->dropped_messages++;
         return 0;
     }

@@ -20,14 +20,13 @@ bool member_gathers(const struct worker *worker)
     return worker->state == WORKER_JOINING && worker->former == 0 && worker->world_size > 0;
 }
 
-/* The one that the job's name stands for; when that has been away for too long, the next by number,
- * and around, that is there. */
+/* Return the daemon that the job's name stands for, or, when that one has been away for too long,
+ * the first that is there. */
 static uint32_t member_home(const struct coordinator *c, const struct worker *worker)
 {
-    uint32_t count = c->config->server_count, home = auth_home_of_job(worker->name, count);
-    while (c->now_ns >= worker->elsewhere_ns && !coordinator_reaches(c, home))
-        home = (home + 1) % count; /* at last this daemon */
-    return home;
+    return c->now_ns >= worker->elsewhere_ns
+               ? coordinator_first_home(c, worker->name)
+               : auth_home_of_job(worker->name, c->config->server_count);
 }
 
 static void member_tell_waiting(struct coordinator *c, struct worker *worker, const char *text)

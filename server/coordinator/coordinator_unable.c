@@ -14,12 +14,10 @@
 
 int64_t unable_home(const struct coordinator *c, const char *job)
 {
-    uint32_t count = c->config->server_count, first = auth_home_of_job(job, count);
-    for (uint32_t i = 0; i < (c->config->recovery ? count : 1); i++) {
-        if (coordinator_reaches(c, (first + i) % count))
-            return (first + i) % count;
-    }
-    return -1;
+    if (c->config->recovery)
+        return coordinator_first_home(c, job);
+    uint32_t home = auth_home_of_job(job, c->config->server_count);
+    return coordinator_reaches(c, home) ? (int64_t)home : -1;
 }
 
 void unable_tell(struct coordinator *c, const struct unable_rank *who, int64_t home, int code,
@@ -71,8 +69,8 @@ static void unable_make_room(struct coordinator *c, uint32_t uid, const char *jo
     uint32_t of_user = 0, of_all = 0;
     DL_FOREACH_SAFE(c->unables, unable, next)
     {
-        bool own = unable->uid == uid;
-        if ((own && strcmp(unable->job, job) == 0) || unable_is_old(c, unable)) {
+        bool own = unable->who.uid == uid;
+        if ((own && strcmp(unable->who.job, job) == 0) || unable_is_old(c, unable)) {
             unable_drop(c, unable);
             continue;
         }
@@ -100,7 +98,7 @@ void unable_text(const struct coordinator *c, uint32_t node, const struct messag
 
 static void unable_told(struct unable *unable, int32_t rank)
 {
-    if (rank >= (int64_t)unable->world_size)
+    if (rank >= (int64_t)unable->who.world_size)
         return; /* of another world */
     unable->told++;
     if (rank >= 0)
@@ -114,12 +112,8 @@ void unable_note(struct coordinator *c, const struct unable_rank *who, int code,
     struct unable *unable = calloc(1, sizeof(*unable) + who->world_size * sizeof(bool));
     if (!unable)
         return;
-    snprintf(unable->job, sizeof(unable->job), "%s", who->job);
+    unable->who = *who;
     snprintf(unable->text, sizeof(unable->text), "%s", text);
-    unable->uid = who->uid;
-    unable->world_size = who->world_size;
-    unable->node = who->node;
-    unable->pid = who->pid;
     unable->noted_ns = c->now_ns;
     unable->code = code;
     DL_APPEND(c->unables, unable);
@@ -127,7 +121,7 @@ void unable_note(struct coordinator *c, const struct unable_rank *who, int code,
         unable_told(unable, who->rank);
     for (uint32_t i = 0; gathering && i < gathering->count; i++)
         unable_told(unable, gathering->members[i].rank);
-    if (unable->told >= unable->world_size)
+    if (unable->told >= unable->who.world_size)
         unable_drop(c, unable);
 }
 
@@ -137,17 +131,16 @@ bool unable_refuses(struct coordinator *c, uint32_t node, const struct message *
     struct unable *unable;
     DL_FOREACH(c->unables, unable)
     {
-        if (unable->uid == join->uid && strcmp(unable->job, join->job) == 0)
+        if (unable->who.uid == join->uid && strcmp(unable->who.job, join->job) == 0)
             break;
     }
     if (!unable)
         return false;
-    /* A process that began later belongs to another attempt, and so does one that knows the note.
-     */
+    /* A process that began later, or that knows the note, belongs to another attempt. */
     uint64_t age_ns = join->age_ms * COORDINATOR_MS;
     uint64_t begun_ns = c->now_ns > age_ns ? c->now_ns - age_ns : 0;
-    bool here = join->world_size == unable->world_size;
-    bool itself = unable->pid != 0 && unable->pid == join->pid && unable->node == node;
+    bool here = join->world_size == unable->who.world_size;
+    bool itself = unable->who.pid != 0 && unable->who.pid == join->pid && unable->who.node == node;
     if (itself || unable_is_old(c, unable) || begun_ns >= unable->noted_ns + UNABLE_START_NS ||
         (here && join->rank >= 0 && unable->knows[join->rank])) {
         unable_drop(c, unable);
@@ -156,7 +149,7 @@ bool unable_refuses(struct coordinator *c, uint32_t node, const struct message *
     error_set(refusal, unable->code, "%s", unable->text);
     if (here)
         unable_told(unable, join->rank);
-    if (unable->told >= unable->world_size)
+    if (unable->told >= unable->who.world_size)
         unable_drop(c, unable);
     return true;
 }

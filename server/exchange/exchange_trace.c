@@ -48,26 +48,9 @@ uint64_t exchange_trace_ends(struct exchange *exchange, uint32_t number)
     return job->id;
 }
 
-void exchange_traces_settle(struct exchange *exchange, bool (*is_read)(void *context, uint64_t job),
-                            void *context)
+static void trace_stop(struct exchange_job *job, enum trace_end end)
 {
-    for (struct exchange_job *job = exchange->jobs; job && exchange->traces_ending > 0;
-         job = job->next) {
-        if (job->trace && job->trace->ending && is_read(context, job->id))
-            exchange_trace_stop(exchange, job->trace->number, TRACE_END_ASKED);
-    }
-}
-
-uint32_t exchange_traces_ending(const struct exchange *exchange)
-{
-    return exchange->traces_ending;
-}
-
-void exchange_trace_stop(struct exchange *exchange, uint32_t number, enum trace_end end)
-{
-    struct exchange_job *job = exchange_traced(exchange, number);
-    if (!job)
-        return;
+    struct exchange *exchange = job->exchange;
     struct trace *trace = job->trace;
     trace->ended_ns = recorder_now_ns(exchange);
     trace->end = end;
@@ -87,8 +70,30 @@ void exchange_trace_stop(struct exchange *exchange, uint32_t number, enum trace_
     exchange->options.io.event(exchange->options.io.context, event);
 }
 
+void exchange_traces_settle(struct exchange *exchange, bool (*is_read)(void *context, uint64_t job),
+                            void *context)
+{
+    for (struct exchange_job *job = exchange->jobs; job && exchange->traces_ending > 0;
+         job = job->next) {
+        if (job->trace && job->trace->ending && is_read(context, job->id))
+            trace_stop(job, TRACE_END_ASKED);
+    }
+}
+
+uint32_t exchange_traces_ending(const struct exchange *exchange)
+{
+    return exchange->traces_ending;
+}
+
+void exchange_trace_stop(struct exchange *exchange, uint32_t number, enum trace_end end)
+{
+    struct exchange_job *job = exchange_traced(exchange, number);
+    if (job)
+        trace_stop(job, end);
+}
+
 void exchange_trace_job_over(struct exchange_job *job, enum trace_end end)
 {
     if (job->trace)
-        exchange_trace_stop(job->exchange, job->trace->number, end);
+        trace_stop(job, end);
 }

@@ -7,27 +7,16 @@
 #include <string.h>
 
 #include "common/config/config_table.h"
+#include "tests/lib/doc/man_page.h"
 #include "tests/lib/suite.h"
 
 #define SHARED "| limit | of what | whose | what one may have |"
 #define SINGLE "| of whom | limits |"
-#define TEXT_BYTES ((size_t)1 << 20)
 #define NAMES 512
 #define CELLS 4
 
 static char names[NAMES][64]; /* of the sources' limits */
 static int name_count;
-
-static char *file_text(const char *path)
-{
-    FILE *file = fopen(path, "r");
-    ck_assert_msg(file != NULL, "%s", path);
-    char *text = calloc(1, TEXT_BYTES);
-    ck_assert_ptr_nonnull(text);
-    ck_assert_uint_lt(fread(text, 1, TEXT_BYTES - 1, file), TEXT_BYTES - 1);
-    fclose(file);
-    return text;
-}
 
 /* --- the sources ------------------------------------------------------------------------------ */
 
@@ -62,7 +51,7 @@ static int source_visit(const char *path, const struct stat *status, int type, s
     if (type != FTW_F || path[length - 2] != '.' || !strchr("ch", path[length - 1]) ||
         strstr(path, "/server/shoalctl/"))
         return 0;
-    char *text = file_text(path);
+    char *text = man_file_read(path + sizeof(TEST_SOURCE_DIR));
     source_read(text);
     free(text);
     return 0;
@@ -163,7 +152,7 @@ static char *paper, *shared, *single;
 
 static void setup(void)
 {
-    paper = file_text(TEST_SOURCE_DIR "/SECURITY.md");
+    paper = man_file_read("SECURITY.md");
     shared = table_of(paper, SHARED);
     single = table_of(paper, SINGLE);
     sources_read();

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/lib/doc/man_page.h"
 #include "tests/lib/suite.h"
 
 #define TABLE "| who | tries | what comes of it | held by |"
@@ -21,17 +22,6 @@ static struct claim claims[256];
 static int claim_count;
 static char paths[1024][256]; /* of all test programs */
 static int path_count;
-
-static char *file_text(const char *path)
-{
-    FILE *file = fopen(path, "r");
-    ck_assert_msg(file != NULL, "%s", path);
-    char *text = calloc(1, 1 << 20);
-    ck_assert_ptr_nonnull(text);
-    ck_assert_uint_lt(fread(text, 1, (1 << 20) - 1, file), (1 << 20) - 1);
-    fclose(file);
-    return text;
-}
 
 /* "... | `FILE` CASE, CASE; `FILE` CASE |" */
 static void row_read(char *row)
@@ -58,7 +48,7 @@ static void row_read(char *row)
 
 static int table_read(void)
 {
-    char *text = file_text(TEST_SOURCE_DIR "/SECURITY.md"), *rest = NULL;
+    char *text = man_file_read("SECURITY.md"), *rest = NULL;
     char *table = strstr(text, TABLE);
     ck_assert_msg(table != NULL, "no table in SECURITY.md");
     int rows = 0;
@@ -108,7 +98,7 @@ START_TEST(test_every_row_has_its_test)
     for (int i = 0; i < claim_count; i++) {
         const char *path = path_of(claims[i].file);
         ck_assert_msg(path != NULL, "there is no test_%s.c", claims[i].file);
-        char *text = file_text(path), begins[128];
+        char *text = man_file_read(path + sizeof(TEST_SOURCE_DIR)), begins[128];
         snprintf(begins, sizeof(begins), "START_TEST(%s)", claims[i].test);
         ck_assert_msg(strstr(text, begins) != NULL, "%s has no %s", path, claims[i].test);
         free(text);
@@ -133,7 +123,7 @@ START_TEST(test_every_attack_has_its_row)
     for (int i = 0; i < path_count; i++) {
         if (!strstr(paths[i], "/e2e/attacks/"))
             continue;
-        char *text = file_text(paths[i]), name[96];
+        char *text = man_file_read(paths[i] + sizeof(TEST_SOURCE_DIR)), name[96];
         for (char *at = text; (at = strstr(at, "START_TEST(")) != NULL; at++) {
             ck_assert_int_eq(sscanf(at, "START_TEST(%95[a-z0-9_])", name), 1);
             ck_assert_msg(is_claimed(paths[i], name), "%s: %s is not in SECURITY.md", paths[i],

@@ -269,6 +269,17 @@ bool cluster_wait_status(struct cluster *cluster, uint32_t node,
     }
 }
 
+uint16_t cluster_free_port(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, bytes), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+    close(fd);
+    return ntohs(address.sin_port);
+}
+
 struct process *cluster_worker(struct cluster *cluster, uint32_t node, const char *job,
                                uint32_t rank, uint32_t world_size, const char *const *argv)
 {

@@ -53,6 +53,10 @@ json_t *cluster_status(struct cluster *cluster, uint32_t node);
 bool cluster_wait_status(struct cluster *cluster, uint32_t node,
                          bool (*accept)(const json_t *status), int timeout_ms);
 
+/* Return a TCP port of the loopback that is free now. Another process may get it, which the
+ * kernel's choice by chance makes rare. */
+uint16_t cluster_free_port(void);
+
 /* One rank of a job on a node. argv[0] is the program. */
 struct process *cluster_worker(struct cluster *cluster, uint32_t node, const char *job,
                                uint32_t rank, uint32_t world_size, const char *const *argv);

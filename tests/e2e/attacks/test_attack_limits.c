@@ -4,8 +4,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -62,17 +60,6 @@ START_TEST(test_idle_connections)
 }
 END_TEST
 
-static uint16_t free_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, length), 0);
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &length), 0);
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
 static int http_open(uint16_t port)
 {
     struct sockaddr_in address = {
@@ -94,7 +81,7 @@ START_TEST(test_metrics_port)
     static const char ask[] = "GET /metrics HTTP/1.0\r\n\r\n";
     char keys[96], byte;
     int crowd[CROWD];
-    uint16_t port = free_port();
+    uint16_t port = cluster_free_port();
     snprintf(keys, sizeof(keys), "{\"metrics\":{\"address\":\"127.0.0.1\",\"port\":%u}}", port);
     if (!begin("metrics_port", 1, keys))
         return;

@@ -181,20 +181,14 @@ END_TEST
 static void config_copy(char *path, size_t bytes)
 {
     char original[400], socket_path[400];
-    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(any);
     snprintf(original, sizeof(original), "%.300s/%.64s.json", cluster->directory,
              cluster->nodes[0].name);
     snprintf(path, bytes, "%.300s/second.json", stop.directory);
     snprintf(socket_path, sizeof(socket_path), "%.80s/second.sock", stop.directory);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&any, sizeof(any)), 0);
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&any, &length), 0);
-    close(fd);
     json_t *config = json_load_file(original, 0, NULL);
     ck_assert_ptr_nonnull(config);
     json_t *own = json_pack("{s:{s:s},s:{s:i}}", "socket", "path", socket_path, "listen", "port",
-                            (int)ntohs(any.sin_port));
+                            (int)cluster_free_port());
     ck_assert_int_eq(json_object_update_recursive(config, own), 0);
     ck_assert_int_eq(json_dump_file(config, path, 0), 0);
     json_decref(own);

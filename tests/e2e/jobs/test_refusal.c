@@ -117,14 +117,11 @@ START_TEST(test_what_a_rank_waits_for)
     struct cluster *cluster = cluster_start((uint32_t)_i, NULL);
     const char *says[] = {"/bin/sh", "-c", "exec " CLUSTER_HELPER " once 2>&1", NULL};
     const char *plain[] = {CLUSTER_HELPER, "once", NULL};
-    struct process *first = cluster_worker(cluster, 0, "waits", 0, 2, says);
-    cluster_worker_says(first, "shoal: rank 0 waits for its job to begin: rank 1 of job 'waits' "
-                               "has not joined");
-    struct process *second = cluster_worker(cluster, (uint32_t)_i - 1, "waits", 1, 2, plain);
-    ck_assert_int_eq(process_wait(first, CLUSTER_PATIENCE_MS), 0);
-    ck_assert_int_eq(process_wait(second, CLUSTER_PATIENCE_MS), 0);
-    process_free(first);
-    process_free(second);
+    struct process *ranks[2] = {cluster_worker(cluster, 0, "waits", 0, 2, says)};
+    cluster_worker_says(ranks[0], "shoal: rank 0 waits for its job to begin: rank 1 of job "
+                                  "'waits' has not joined");
+    ranks[1] = cluster_worker(cluster, (uint32_t)_i - 1, "waits", 1, 2, plain);
+    ck_assert_int_eq(cluster_job_end(ranks, 2), 0);
     ck_assert_int_eq(cluster_stop(cluster), 0);
     cluster_free(cluster);
 }

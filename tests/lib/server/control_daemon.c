@@ -503,15 +503,29 @@ void control_client_hello(struct control_client *client)
     control_client_expect(client, MESSAGE_DAEMON_HELLO, &answer);
 }
 
-/* Of the user who has connected: a thread may be one for a moment, if it is root. */
+/* Become the user, in this thread alone; libc would change all threads. */
+static void become(uid_t uid)
+{
+    if (uid != geteuid())
+        ck_assert_int_eq(syscall(SYS_setresuid, -1, uid, -1), 0);
+}
+
+void control_client_open_as(struct control_client *client, const struct control_daemon *daemon,
+                            uid_t uid)
+{
+    uid_t own = geteuid();
+    become(uid);
+    control_client_open(client, daemon);
+    become(own);
+}
+
+/* Make it as the user who has connected. */
 static void make_pair(const struct control_client *client, int ends[2])
 {
     uid_t own = geteuid();
-    if (client->uid != own)
-        ck_assert_int_eq(syscall(SYS_setresuid, -1, client->uid, -1), 0);
+    become(client->uid);
     int result = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends);
-    if (client->uid != own)
-        ck_assert_int_eq(syscall(SYS_setresuid, -1, own, -1), 0);
+    become(own);
     ck_assert_int_eq(result, 0);
 }
 

@@ -57,6 +57,10 @@ struct control_client {
 
 /* Connect without a word. */
 void control_client_open(struct control_client *client, const struct control_daemon *daemon);
+/* Open as another user, if this is root: the kernel has credentials for each thread, so the
+ * daemon's threads go on as they are. */
+void control_client_open_as(struct control_client *client, const struct control_daemon *daemon,
+                            uid_t uid);
 void control_client_close(struct control_client *client);
 void control_client_write(struct control_client *client, const char *text);
 /* The next line, valid until the next call; NULL at the end. Waits for 20 s at most. */

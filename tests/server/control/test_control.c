@@ -226,12 +226,9 @@ START_TEST(test_connection_limit)
 }
 END_TEST
 
-/* Connect as another user; the kernel has credentials for each thread, glibc has not. */
 static void open_as(struct control_client *client, uid_t uid)
 {
-    ck_assert_int_eq(syscall(SYS_setresuid, -1, uid, -1), 0);
-    control_client_open(client, daemons[0]);
-    ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
+    control_client_open_as(client, daemons[0], uid);
 }
 
 START_TEST(test_one_user_cannot_shut_others_out)

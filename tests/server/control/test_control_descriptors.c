@@ -499,10 +499,8 @@ static bool why_has(uint16_t port, const char *piece)
 static void join_as(struct control_client *client, uint32_t uid, const char *job)
 {
     struct message message;
-    ck_assert_int_eq(syscall(SYS_setresuid, -1, uid, -1), 0);
-    control_client_open(client, daemons[0]);
+    control_client_open_as(client, daemons[0], uid);
     control_client_hello(client);
-    ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
     control_client_join(client, job, 1, 0);
     control_client_expect(client, MESSAGE_JOINED, &message);
 }

@@ -40,6 +40,12 @@ static void open_client(struct control_client *client)
     control_client_hello(client);
 }
 
+static void open_client_as(struct control_client *client, uint32_t uid)
+{
+    control_client_open_as(client, daemon_a, uid);
+    control_client_hello(client);
+}
+
 /* A daemon with a job "train" of one rank. */
 static void start(void)
 {
@@ -332,7 +338,6 @@ START_TEST(test_wrong_words)
 }
 END_TEST
 
-/* Only this thread becomes another user; libc would change all. */
 START_TEST(test_another_user)
 {
     struct control_client client;
@@ -343,29 +348,13 @@ START_TEST(test_another_user)
     start();
     ck_assert_int_eq(chmod(directory, 0755), 0);
     ck_assert_int_eq(chmod(daemon_a->config.socket_path, 0666), 0);
-    ck_assert_int_eq(syscall(SYS_setresuid, -1, 4242, -1), 0);
-    open_client(&client);
-    ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
+    open_client_as(&client, 4242);
     ask(&client, "train", 20);
     expect_error(&client, ERR_REFUSED, "user 4242 may not trace job 'train'");
     control_client_close(&client);
     control_client_close(&worker);
 }
 END_TEST
-
-/* Become the user, in this thread alone. */
-static void become(uint32_t uid)
-{
-    ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
-    ck_assert_int_eq(syscall(SYS_setresuid, -1, uid, -1), 0);
-}
-
-static void open_client_as(struct control_client *client, uint32_t uid)
-{
-    become(uid);
-    open_client(client);
-    become(0);
-}
 
 /* Two users, each with a job; the socket is everybody's. */
 static bool start_for_two(const char *test, struct control_client workers[2], uint32_t first)

@@ -75,17 +75,9 @@ static void teardown(void)
     suite_remove_directory(directory);
 }
 
-/* Of this thread alone: the daemon's goes on as it is. */
-static void become(uint32_t uid)
-{
-    ck_assert_int_eq(syscall(SYS_setresuid, -1, uid, -1), 0);
-}
-
 static void open_as(struct control_client *client, uint32_t uid)
 {
-    become(uid);
-    control_client_open(client, daemon_under_test);
-    become(0);
+    control_client_open_as(client, daemon_under_test, uid);
     control_client_hello(client);
 }
 
@@ -355,9 +347,7 @@ static void expect_refused(uint32_t uid, const char *line)
 {
     struct control_client client;
     struct message message;
-    become(uid);
-    control_client_open(&client, daemon_under_test);
-    become(0);
+    control_client_open_as(&client, daemon_under_test, uid);
     ssize_t sent = send(client.fd, line, strlen(line), MSG_NOSIGNAL);
     (void)sent; /* the end may have come before */
     control_client_expect(&client, MESSAGE_ERROR, &message);

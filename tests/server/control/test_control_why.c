@@ -172,10 +172,8 @@ static void teardown_two(void)
 
 static void open_as(struct control_client *client, uint32_t uid, uint32_t node)
 {
-    ck_assert_int_eq(syscall(SYS_setresuid, -1, uid, -1), 0);
-    control_client_open(client, two[node]);
+    control_client_open_as(client, two[node], uid);
     control_client_hello(client);
-    ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
 }
 
 /* One user asks without end while a node is silent. The job's owner, root and everybody else are

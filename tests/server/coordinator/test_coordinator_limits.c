@@ -75,8 +75,6 @@ END_TEST
 /* 128 connections of one user of one node, with nothing to come after them. */
 START_TEST(test_idle_connections)
 {
-    network_free(network);
-    network = network_create_connected(2);
     for (uint32_t node = 0; node < 2; node++) {
         network_config(network, node)->jobs = 64;
         network_config(network, node)->workers = 1024;
@@ -152,13 +150,9 @@ END_TEST
 START_TEST(test_workers)
 {
     network_config(network, 0)->workers = 4;
-    char name[64];
-    job_name_with_home(name, "wide", 1, 2);
-    network_set_uid(network, GREEDY);
     struct network_worker *three[3];
     for (int i = 0; i < 3; i++)
         three[i] = come(GREEDY, 0, 2); /* of a job of its own */
-    network_settle(network);
     ck_assert_int_eq(three[1]->state, CLIENT_JOINING);
     network_assert_text(three[2],
                         "there may be 4 workers on node a (limits.workers), 2 of them one "
