@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Private names of torch that shoal uses, changes or overrides: each is listed here, and is in the torch at hand. Where
-one is gone, this says so before a program does less than it should.
+"""Private names of torch and of Python that shoal uses, changes or overrides: each is listed here, and is in the torch
+at hand. Where one is gone, this says so before a program does less than it should.
 
 And what shoal puts in place of torch's functions takes whatever torch's takes."""
 
@@ -20,6 +20,8 @@ PACKAGE = suite.TREE / "worker" / "python"
 # Where -> what, as Python has it there: an expression that fails where torch has it no more. In a tuple: the names of
 # one thing in different versions, of the last ones first.
 NAMES = {
+    "multiprocessing.process": ("BaseProcess._bootstrap",),
+    "sys": ("_current_frames",),
     "torch": ("_assert_async", "_C._get_accelerator", "_disable_dynamo", "Tensor._nnz", "Tensor._version"),
     "torch._C._dynamo.eval_frame": (
         ("_FrameAction.SKIP", "skip_code"),  # 2.6 has the second, which is not used

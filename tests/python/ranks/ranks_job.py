@@ -54,7 +54,7 @@ def outlive_the_modules():
     """A group that goes as the interpreter's end lets it: after the modules' names have."""
     start()
     check_sum()
-    _session.close_all()
+    _session._end_process()
     os_of_session, _session.os = _session.os, None
     dist.destroy_process_group()
     gc.collect()

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import multiprocessing.process
 import multiprocessing.util
 import os
 import sys
@@ -60,10 +61,11 @@ class Session:
         bell = _native.make_bell(self.native) if self.native is not None else None
         self.completions = _work.Completions(self.job, bell)
         _sessions.add(self)
-        # Leaving is a courtesy to the other ranks: without it this rank counts as lost. A process of
+        # Leaving is a courtesy to the other ranks: without it this rank counts as lost. Before Python 3.13 a process of
         # multiprocessing does not run atexit's functions, but its own.
-        atexit.unregister(close_all)
-        atexit.register(close_all)
+        self.bootstrap = _bootstrap_frame()
+        atexit.unregister(_end_process)
+        atexit.register(_end_process)
         multiprocessing.util.Finalize(None, _end_process, exitpriority=100)
 
     def open_job(self):
@@ -131,8 +133,8 @@ class Session:
                 pass  # collectives of it are under way: it is closed with the job
 
     def close(self, limit_s=None, leave=True, ending=None):
-        """limit_s: how long at the most to wait for what streams wait for. leave: the other ranks hear of it now, and
-        else when the process has ended. ending: why it ends, which they hear too."""
+        """Leave the job. limit_s: how long at the most to wait for what streams wait for. leave: the other ranks hear
+        of it now, and else when the process has ended. ending: why it ends, which they hear too."""
         if self.job is None or self.pid != os.getpid():
             return
         with self.lock:
@@ -168,8 +170,8 @@ class Session:
 
 
 def _ending():
-    """Why this process ends, in a line, when an exception ends it; called at its end. One of shoal's own has its
-    reason from elsewhere; a person at a prompt may have seen any number of them."""
+    """Return in one line why an exception ends this process, or None; called at its end. An error of shoal's own has
+    its reason from elsewhere, and a person at a prompt may have seen any number of exceptions."""
     if hasattr(sys, "ps1"):
         return None
     error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
@@ -193,17 +195,29 @@ def _arena_bytes(local_size):
     return max(256 << 20, min(memory // 2 // local_size, 32 << 30) >> 20 << 20)
 
 
-def close_all(leave=True):
-    for session in list(_sessions):
-        session.close(EXIT_S, leave, _ending())
-
-
 def _end_process():
-    """Of multiprocessing. Who has started it takes the first process that has ended for the cause, and says that one's
-    error: so the ranks that this one's error is going to end hear of it when this one has ended."""
+    """Close all sessions at the end of this process. The parent of a process of multiprocessing takes the first process
+    that has ended for the cause and says that one's error, so ranks that this error will end hear of it when this
+    process has ended."""
+    for session in list(_sessions):
+        session.close(EXIT_S, session.bootstrap is None or _ends_well(session.bootstrap), _ending())
+
+
+def _bootstrap_frame():
+    """Return the frame in which multiprocessing runs this process, None in a process that it has not started."""
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    while frame is not None and frame.f_code is not multiprocessing.process.BaseProcess._bootstrap.__code__:
+        frame = frame.f_back
+    return frame
+
+
+def _ends_well(bootstrap):
+    """Return whether a process of multiprocessing ends without an error. Python 3.13 calls this when the frame has
+    handled the exception and has an exit status, older ones while the exception is on its way through the frame."""
     error = sys.exc_info()[1]
-    well = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
-    close_all(leave=well)
+    if error is None:
+        return bootstrap.f_locals.get("exitcode", 0) == 0
+    return isinstance(error, SystemExit) and error.code in (None, 0)
 
 
 def _forget_all():
