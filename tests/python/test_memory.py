@@ -8,10 +8,6 @@ import unittest
 import suite
 
 
-def found(pattern, text):
-    return re.findall(pattern, text, re.MULTILINE)
-
-
 class Memory(unittest.TestCase):
     # What an allocator may do in 500 steps; a leak of 50 bytes a step is more. That it grows a few times is
     # no leak, which grows each time.
@@ -25,7 +21,7 @@ class Memory(unittest.TestCase):
     def check(self, kind):
         for code, text in self.start(kind).wait():
             self.assertEqual(code, 0, text)
-            lines = found(r"^MEMORY \d+ (\d+) (\d+)", text)
+            lines = re.findall(r"^MEMORY \d+ (\d+) (\d+)", text, re.MULTILINE)
             self.assertEqual(len(lines), 5, text)
             for resident in zip(*[[int(number) for number in line] for line in lines]):
                 growth = min(after - before for before, after in zip(resident, resident[1:]))

@@ -268,13 +268,6 @@ static bool is_awaited(const struct device_flight *flight)
     return awaited;
 }
 
-static bool is_short(const struct device_queue *queue)
-{
-    bool short_of_memory;
-    progress_waiting_bytes(queue->progress, &short_of_memory);
-    return short_of_memory;
-}
-
 /* Tell progress whether as many copies out are under way as may be. */
 static void count_out(struct device_queue *queue)
 {
@@ -309,7 +302,8 @@ static int begin_lane(struct device_queue *queue, enum device_lane lane, uint64_
         return 0;
     queue->loading[lane] = NULL;
     uint32_t count = list_copies(queue, flight, copies);
-    flight->marked = lane == DEVICE_OUT || count == 0 || is_awaited(flight) || is_short(queue);
+    flight->marked = lane == DEVICE_OUT || count == 0 || is_awaited(flight) ||
+                     progress_short_of_memory(queue->progress);
     int code = device_copy(queue->device, lane, copies, count,
                            flight->marked ? flight->event : NULL, &begun, error);
     if (!begun) {
@@ -339,7 +333,8 @@ static bool in_is_awaited(const struct device_queue *queue)
             return true;
     }
     /* The rings of copies out are enough while some go on. */
-    return queue->flights[DEVICE_IN] && !queue->flights[DEVICE_OUT] && is_short(queue);
+    return queue->flights[DEVICE_IN] && !queue->flights[DEVICE_OUT] &&
+           progress_short_of_memory(queue->progress);
 }
 
 static int ring_lane(struct device_queue *queue, enum device_lane lane, struct error *error)
@@ -398,8 +393,7 @@ int device_queue_add(struct device_queue *queue, const struct progress_copy *cop
         flight = NULL;
     }
     if (!flight) {
-        bool short_of_memory;
-        uint64_t waiting = progress_waiting_bytes(queue->progress, &short_of_memory);
+        uint64_t waiting = progress_waiting_bytes(queue->progress);
         if (!(flight = make_flight(queue, error)))
             return error->code;
         /* The waiting requests move in as many flights as one request of their size. */
@@ -535,7 +529,7 @@ int device_queue_poll(struct device_queue *queue, uint64_t now_ns, struct error 
             return code;
         moved |= code;
     }
-    if (rung & 1u << DEVICE_BELL_OUT && is_short(queue)) {
+    if (rung & 1u << DEVICE_BELL_OUT && progress_short_of_memory(queue->progress)) {
         int code = land_if_done(queue, DEVICE_IN, oldest_event(queue, DEVICE_IN), now_ns, error);
         if (code < 0)
             return code;

@@ -1,13 +1,14 @@
-/* The jobs that are open in the process, for its forks and its end. What a forked child inherits of
- * them is nothing: the descriptors
- * are closed in the child, before fork returns there, and the memory is not mapped in it. Else the
- * daemon would see a rank's end only with that of its last child, and a child could write into its
- * parent's gradients. What a child made by a bare system call inherits, it keeps.
+/* The process keeps a list of its open jobs, for its forks and its end.
+ *
+ * A forked child has none of a job's descriptors: they are closed in it before fork returns there.
+ * Else the daemon would see a rank's end only with that of its last child. Of the arena the child
+ * has a private copy where memory of shoal_alloc is alive, and else no mapping, so it cannot write
+ * into its parent's gradients. A child that was made by a bare system call keeps what it inherits.
  *
  * When the process exits soon after a call of the exiting thread failed, with a job open, the
  * daemon is told that call's error: the other ranks then read why this one is gone.
  *
- * fork and exit know no arguments, so the list of open jobs is the process's. Calls job.h.
+ * fork and exit know no arguments, so the list is the process's. Calls job.h.
  */
 #ifndef WORKER_JOB_FORKING_H
 #define WORKER_JOB_FORKING_H

@@ -17,9 +17,9 @@
 #include "worker/job/joining.h"
 #include "worker/job/shared.h"
 
+#define ENDING_WAIT_S 1 /* for the thread that is sending */
 /* Staging takes at most a quarter of the arena, and no more slots than keep a pipeline full: 32, or
  * as many of a large roster's smaller chunks as take the same memory. */
-#define ENDING_WAIT_S 1 /* for the thread that is sending */
 #define STAGING_SLOTS 32u
 #define STAGING_BYTES (8u << 20)
 #define STAGING_SHARE 4u
@@ -110,14 +110,32 @@ void job_await_sayings(struct shoal_job *job)
         pthread_cond_wait(&job->changed, &job->lock);
 }
 
+/* The send lock is held, and let go of. */
+static void send_locked(struct shoal_job *job, const struct message *message)
+{
+    if (!job->mute)
+        client_send(&job->client, message, NULL, 0, 0, NULL);
+    pthread_mutex_unlock(&job->send_lock);
+}
+
 bool job_send_now(struct shoal_job *job, const struct message *message)
 {
     if (pthread_mutex_trylock(&job->send_lock) != 0)
         return false;
-    if (!job->mute)
-        client_send(&job->client, message, NULL, 0, 0, NULL);
-    pthread_mutex_unlock(&job->send_lock);
+    send_locked(job, message);
     return true;
+}
+
+void job_say_ending(struct shoal_job *job, const char *why)
+{
+    struct message ending = {.type = MESSAGE_ENDING};
+    snprintf(ending.text, sizeof(ending.text), "%s", why);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ENDING_WAIT_S;
+    /* Another thread may be sending, or may have ended with the lock held. */
+    if (ending.text[0] != '\0' && pthread_mutex_timedlock(&job->send_lock, &until) == 0)
+        send_locked(job, &ending);
 }
 
 bool job_request_complete(const void *request)
@@ -434,21 +452,6 @@ int job_connect_anew(struct shoal_job *job, uint64_t deadline_ns, struct error *
     if (code == 0)
         code = say_hello(job, deadline_ns, error);
     return code;
-}
-
-void job_say_ending(struct shoal_job *job, const char *why)
-{
-    struct message ending = {.type = MESSAGE_ENDING};
-    snprintf(ending.text, sizeof(ending.text), "%s", why);
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += ENDING_WAIT_S;
-    /* Another thread may be sending, or may have ended with the lock held. */
-    if (ending.text[0] == '\0' || pthread_mutex_timedlock(&job->send_lock, &until) != 0)
-        return;
-    if (!job->mute)
-        client_send(&job->client, &ending, NULL, 0, 0, NULL);
-    pthread_mutex_unlock(&job->send_lock);
 }
 
 static int make_descriptors(struct shoal_job *job, struct error *error)

@@ -248,9 +248,10 @@ struct progress_copy progress_nth_piece(const struct progress *progress,
 /* Whether something waits for the end of this copy on a device: its request goes on, or ends, when
  * it has ended. Others only hold memory of the pool. */
 bool progress_copy_awaited(const struct progress_copy *copy);
-/* How many bytes wait for slots to be copied out of the device, and whether they are more than the
- * pool has. */
-uint64_t progress_waiting_bytes(const struct progress *progress, bool *short_of_memory);
+/* Return how many bytes wait for slots to be copied out of the device. */
+uint64_t progress_waiting_bytes(const struct progress *progress);
+/* Return whether these are more than the pool has room for now. */
+bool progress_short_of_memory(const struct progress *progress);
 /* The stream of a request that is on a device has come to it. True: *copy is its own part, which is
  * to be copied (progress_copying) now. */
 bool progress_ready(struct progress *progress, struct request *request, struct progress_copy *copy);

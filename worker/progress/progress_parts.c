@@ -87,7 +87,7 @@ static void find_row(const struct staging_slot *slot, uint32_t row, uint64_t *fi
     struct layout_chunk begin = layout_chunk(layout, chunk);
     struct layout_chunk end = layout_chunk(layout, chunk + steps * layout->shards);
     *first = begin.first * layout->element_bytes;
-    *place = progress_chunk_place(slot, chunk);
+    *place = slot->offset + row * row_bytes(layout, slot->chunks);
     *bytes = (end.first + end.count - begin.first) * layout->element_bytes;
 }
 
@@ -140,19 +140,32 @@ bool progress_copy_awaited(const struct progress_copy *copy)
     return request->state != REQUEST_SUBMITTED || request->chunks_back == request->layout.chunks;
 }
 
-uint64_t progress_waiting_bytes(const struct progress *progress, bool *short_of_memory)
+/* Count what waits for slots to be copied out of the device. */
+static uint64_t count_waiting(const struct progress *progress, uint64_t *chunks)
 {
     const struct request *request;
-    uint64_t bytes = 0, chunks = 0;
+    uint64_t bytes = 0;
+    *chunks = 0;
     DL_FOREACH2(progress->to_stage, request, queue_next)
     {
-        const struct layout *layout = &request->layout;
         if (!request->ask.on_device)
             continue;
-        chunks += layout->chunks - request->chunks_given;
-        bytes += (uint64_t)(layout->chunks - request->chunks_given) * layout->largest_bytes;
+        uint64_t left = request->layout.chunks - request->chunks_given;
+        *chunks += left;
+        bytes += left * request->layout.largest_bytes;
     }
-    *short_of_memory = chunks > staging_pool_room(&progress->staging) ||
-                       bytes > arena_heap_largest_bytes(&progress->staging.pool);
     return bytes;
+}
+
+uint64_t progress_waiting_bytes(const struct progress *progress)
+{
+    uint64_t chunks;
+    return count_waiting(progress, &chunks);
+}
+
+bool progress_short_of_memory(const struct progress *progress)
+{
+    uint64_t chunks, bytes = count_waiting(progress, &chunks);
+    return chunks > staging_pool_room(&progress->staging) ||
+           bytes > arena_heap_largest_bytes(&progress->staging.pool);
 }

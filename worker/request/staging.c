@@ -174,6 +174,7 @@ int staging_add_pool(struct staging *staging, uint64_t offset, uint64_t bytes, u
     for (uint32_t i = 0; i < STAGING_POOL_SLOTS; i++)
         slots[i].shared = slots[i].pooled = true;
     staging->pool_slots = slots;
+    staging->pool_count = STAGING_POOL_SLOTS;
     staging->pool_bytes = bytes;
     staging->chunks_max = chunks_max;
     return 0;
@@ -198,7 +199,7 @@ struct staging_slot *staging_take_pool(struct staging *staging, uint64_t bytes, 
         return NULL;
     if (turn == STAGING_AHEAD && ahead > 0 && (ahead > half || bytes > half - ahead))
         return NULL;
-    for (uint32_t i = 0; i < STAGING_POOL_SLOTS && !slot; i++) {
+    for (uint32_t i = 0; i < staging->pool_count && !slot; i++) {
         if (staging->pool_slots[i].state == STAGING_FREE)
             slot = &staging->pool_slots[i];
     }
@@ -216,12 +217,25 @@ struct staging_slot *staging_take_pool(struct staging *staging, uint64_t bytes, 
 
 bool staging_pool_holds(const struct staging *staging, const struct request *request)
 {
-    for (uint32_t i = 0; staging->pool_slots && i < STAGING_POOL_SLOTS; i++) {
+    for (uint32_t i = 0; i < staging->pool_count; i++) {
         const struct staging_slot *slot = &staging->pool_slots[i];
         if (slot->state != STAGING_FREE && slot->request == request)
             return true;
     }
     return false;
+}
+
+/* Return a slot of any kind by its number: the shared ones, the pool's, the groups' own. NULL:
+ * there are not so many. */
+static struct staging_slot *nth_slot(const struct staging *staging, uint32_t nth)
+{
+    if (nth < staging->slot_count)
+        return &staging->slots[nth];
+    nth -= staging->slot_count;
+    if (nth < staging->pool_count)
+        return &staging->pool_slots[nth];
+    nth -= staging->pool_count;
+    return nth < staging->own_count ? staging->own_slots[nth] : NULL;
 }
 
 static bool is_filled_beside(const struct staging_slot *other, const struct staging_slot *slot)
@@ -231,14 +245,12 @@ static bool is_filled_beside(const struct staging_slot *other, const struct stag
 
 bool staging_fills_others(const struct staging *staging, const struct staging_slot *slot)
 {
-    bool fills = false;
-    for (uint32_t i = 0; i < staging->slot_count; i++)
-        fills |= is_filled_beside(&staging->slots[i], slot);
-    for (uint32_t i = 0; i < staging->own_count; i++)
-        fills |= is_filled_beside(staging->own_slots[i], slot);
-    for (uint32_t i = 0; staging->pool_slots && i < STAGING_POOL_SLOTS; i++)
-        fills |= is_filled_beside(&staging->pool_slots[i], slot);
-    return fills;
+    const struct staging_slot *other;
+    for (uint32_t i = 0; (other = nth_slot(staging, i)); i++) {
+        if (is_filled_beside(other, slot))
+            return true;
+    }
+    return false;
 }
 
 static void give_back_to_pool(struct staging *staging, struct staging_slot *slot)
@@ -298,7 +310,7 @@ uint64_t staging_whole_end(const struct staging *staging, uint64_t end)
 
 static struct staging_slot *find_in_pool(struct staging *staging, uint64_t offset)
 {
-    for (uint32_t i = 0; staging->pool_slots && i < STAGING_POOL_SLOTS; i++) {
+    for (uint32_t i = 0; i < staging->pool_count; i++) {
         struct staging_slot *slot = &staging->pool_slots[i];
         if (slot->state != STAGING_FREE && offset >= slot->offset &&
             offset - slot->offset < slot->bytes)
@@ -333,28 +345,18 @@ static void abandon_slot(struct staging *staging, struct staging_slot *slot,
 
 void staging_abandon(struct staging *staging, const struct request *request)
 {
-    for (uint32_t i = 0; i < staging->slot_count; i++)
-        abandon_slot(staging, &staging->slots[i], request);
-    for (uint32_t i = 0; staging->pool_slots && i < STAGING_POOL_SLOTS; i++)
-        abandon_slot(staging, &staging->pool_slots[i], request);
-    for (uint32_t i = 0; i < staging->own_count; i++)
-        abandon_slot(staging, staging->own_slots[i], request);
-}
-
-static void restart_slot(struct staging *staging, struct staging_slot *slot)
-{
-    if (slot->state != STAGING_FREE)
-        staging_give_back(staging, slot);
+    struct staging_slot *slot;
+    for (uint32_t i = 0; (slot = nth_slot(staging, i)); i++)
+        abandon_slot(staging, slot, request);
 }
 
 void staging_restart(struct staging *staging)
 {
-    for (uint32_t i = 0; i < staging->slot_count; i++)
-        restart_slot(staging, &staging->slots[i]);
-    for (uint32_t i = 0; staging->pool_slots && i < STAGING_POOL_SLOTS; i++)
-        restart_slot(staging, &staging->pool_slots[i]);
-    for (uint32_t i = 0; i < staging->own_count; i++)
-        restart_slot(staging, staging->own_slots[i]);
+    struct staging_slot *slot;
+    for (uint32_t i = 0; (slot = nth_slot(staging, i)); i++) {
+        if (slot->state != STAGING_FREE)
+            staging_give_back(staging, slot);
+    }
     for (uint32_t i = 0; i < staging->orphan_count; i++)
         staging->orphans[i].back = true;
 }

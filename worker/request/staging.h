@@ -80,7 +80,8 @@ struct staging {
     struct staging_slot **own_slots; /* of groups */
     struct staging_orphan *orphans;
     uint32_t own_count, orphan_count, capacity; /* there is room for both together in either */
-    struct staging_slot *pool_slots;            /* [STAGING_POOL_SLOTS]; NULL: there is no pool */
+    struct staging_slot *pool_slots;
+    uint32_t pool_count; /* of these; 0: there is no pool */
     struct arena_heap pool;
     uint64_t pool_bytes, pool_ahead_bytes;
     uint32_t chunks_max;  /* in shared slots, with the pool; 0: there is no pool */

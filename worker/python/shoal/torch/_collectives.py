@@ -176,7 +176,8 @@ def _check(group, operation, tensor, what):
 
 
 def _check_in_place(group, operation, tensor, what):
-    """Whether elements that share memory have got one value a device knows later than this call may take."""
+    """Check a tensor that is written in place. One on a device may not have elements that share memory: whether they
+    got one value would be known too late."""
     _check(group, operation, tensor, what)
     if tensor.device.type != "cpu":
         _tensors.check_written(tensor, what)

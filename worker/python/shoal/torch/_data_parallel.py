@@ -42,7 +42,7 @@ def _average(group, bucket):
 
 @contextlib.contextmanager
 def _buckets_in_the_arena():
-    """In it torch takes the memory of buckets from the process group, unless the user has said otherwise."""
+    """Have torch take the memory of buckets from the process group, unless the user has said otherwise."""
     if IN_PLACE in os.environ:
         yield
         return
@@ -54,7 +54,7 @@ def _buckets_in_the_arena():
 
 
 class _Averages:
-    """The averages of a wrapper's buckets where no native backend starts them: what the hook does, and its times.
+    """Start and time the averages of a wrapper's buckets, as a hook, where no native backend does.
     What is exposed is what comes after the start of the last bucket."""
 
     def __init__(self, group):
@@ -172,8 +172,9 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     # --- the rest
 
     def statistics(self):
-        """Of the last backward pass: buffers and bytes sent, the time during which one was under way as far as this
-        rank knows (communication_ns), and the part of it that nothing else hid (exposed_ns). Zeros before the first."""
+        """Return figures of the last backward pass: buffers and bytes sent, the time during which one was under way as
+        far as this rank knows (communication_ns), and the part of it that nothing else hid (exposed_ns). Zeros before
+        the first."""
         if self._averages is not None:
             return self._averages.statistics()
         if self._hooked or self._comm_hooks:

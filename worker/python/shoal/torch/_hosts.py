@@ -16,7 +16,7 @@ from shoal import errors
 RESOURCE_CONFIG = pathlib.Path("/opt/ml/input/config/resourceconfig.json")
 _SIOCGIFADDR = 0x8915
 _IPV6_SCOPE_LINK = "20"  # in /proc/net/if_inet6
-# Of documentation (RFC 5737, RFC 3849): packets for them would take the default route.
+# These addresses are for documentation (RFC 5737, RFC 3849): packets for them would take the default route.
 _SOMEWHERE = ("192.0.2.1", "2001:db8::1")
 
 

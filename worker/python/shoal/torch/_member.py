@@ -71,10 +71,6 @@ class Member:
         if self._failure:
             raise type(self._failure)(str(self._failure))
 
-    def check_not_retired(self):
-        if self.group.handle is None and self._failure:
-            raise type(self._failure)(str(self._failure))
-
     def _fail(self, error, anew=False):
         """error: None where it is none of shoal's. anew: though it has failed before."""
         if anew or not self._failure:

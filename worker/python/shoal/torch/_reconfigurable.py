@@ -22,7 +22,8 @@ import torch.distributed as dist
 from shoal import errors
 from shoal.torch import _hosts, _rendezvous, _versions
 
-# What a handle is: who, and where no daemon is configured in whose first meeting the daemon began, and a store.
+# A handle says who this is. Where no daemon is configured it also names the meeting in which the daemon began, and a
+# store.
 _HANDLE = re.compile(r"shoal/[0-9a-f]{32}(/(?P<meeting>[0-9a-f]{16})/(?P<host>[0-9a-f.:]{2,45}):(?P<port>[0-9]{1,5}))?")
 
 
@@ -56,7 +57,7 @@ class Reconfigurable:
         return self._handle
 
     def _where(self):
-        """What the handle says besides who this is."""
+        """Return what the handle says besides who this is."""
         self._keep_place()
         if not self._place.is_embedded:
             return ""
@@ -70,7 +71,7 @@ class Reconfigurable:
         self._check_whole("reconfigure")
         self.session.check_process()
         number, handles = options.uuid, list(options.handles)
-        rank = self._check_members(number, handles)
+        rank, said = self._check_members(number, handles)
         timeout = getattr(options, "timeout", None) or self.timeout
         self._numbers = self._numbers | {number}
         self._keep_place()
@@ -79,41 +80,42 @@ class Reconfigurable:
             self.session.retire(errors.StateError("this process group has been reconfigured"), time.monotonic())
         self._store, self._failure, self.is_whole = store, None, True
         try:
-            self._begin_anew(self._place_of_step(number, handles, rank, timeout), rank, len(handles), timeout)
+            place = self._place_of_step(_name_of(number, handles), said, rank, timeout)
+            self._begin_anew(place, rank, len(handles), timeout)
         except BaseException as error:
             self._fail(error if isinstance(error, errors.ShoalError) else None)
             raise  # and it may be tried again
         return self._work_that_is_over()
 
-    def _place_of_step(self, number, handles, rank, timeout):
-        """Where its daemon is for this step, which all members' daemons know."""
-        name = _name_of(number, handles)
-        said = [_HANDLE.fullmatch(handle) for handle in handles]
+    def _place_of_step(self, name, said, rank, timeout):
+        """Return this step's Place, whose daemon all members' daemons know. said: what each handle says."""
         if len({its["meeting"] for its in said}) == 1:
             return self._place.of_job(name)
         store = _versions.make_store(said[0]["host"], int(said[0]["port"]), False, timeout)
-        return _rendezvous.meet(dist.PrefixStore(name, store), rank, len(handles), timeout, name)
+        return _rendezvous.meet(dist.PrefixStore(name, store), rank, len(said), timeout, name)
 
     def _check_whole(self, what):
         if not self.is_whole:
             raise errors.UnsupportedError(f"{what}: this process group is a part of a job")
 
     def _check_members(self, number, handles):
-        """Its rank among them."""
+        """Return its rank among them, and what each handle says."""
         if number in self._numbers:
             raise errors.StateError(f"reconfigure: the number {number} was already used by this process group")
         if len(set(handles)) != len(handles):
             raise errors.InvalidError("reconfigure: a handle is there twice")
-        strange = next((handle for handle in handles if not _HANDLE.fullmatch(handle)), None)
-        if strange is not None:
+        said = [_HANDLE.fullmatch(handle) for handle in handles]
+        if None in said:
+            strange = handles[said.index(None)]
             raise errors.InvalidError(f"reconfigure: {strange!r} is no handle of shoal's (get_reconfigure_handle)")
         if self._handle not in handles:
             raise errors.InvalidError(f"reconfigure: this rank's handle, {self._handle}, is not there")
-        if len({_HANDLE.fullmatch(handle)["host"] is None for handle in handles}) > 1:
+        if len({its["host"] is None for its in said}) > 1:
             raise errors.InvalidError(
-                "reconfigure: some ranks have a configured daemon, and some have none: set SHOAL_SOCKET on all or on none"
+                "reconfigure: some ranks have a configured daemon, and some have none: set SHOAL_SOCKET on all or on"
+                " none"
             )
-        return handles.index(self._handle)
+        return handles.index(self._handle), said
 
     def _forget_place(self):
         """The group is gone."""

@@ -83,7 +83,7 @@ def meet(store, rank, size, timeout, job=None):
     What goes wrong on one rank is raised on all that wait for it."""
     given = _given_socket()
     told = {"node": _hosts.node_identity(), "given": bool(given), "job": job, "mark": secrets.token_hex(8)}
-    told["address"] = None if given else _hosts.address_towards_master()
+    told["address"] = None if given or size == 1 else _hosts.address_towards_master()
     store.set(f"node/{rank}", json.dumps(told))
     name = _gather(store, size, timeout) if rank == 0 else _follow(store, rank, told["mark"], timeout)
     store = dist.PrefixStore(name, store)
@@ -117,7 +117,7 @@ def place_of_newcomer(job):
 
 
 def _start_daemon(store, rank, node, plan, timeout):
-    """By the first rank of a node: the daemon for it."""
+    """Start the daemon of this node; its first rank calls it."""
     daemon = _daemon.EmbeddedDaemon(plan["nodes"], node, list(filter(None, plan["towards"])))
     try:
         store.set(f"address/{node}", json.dumps(daemon.address))
@@ -162,7 +162,8 @@ def _wait(store, keys, left_s, missing):
             raise
     what = None if store.check(keys) else missing()
     if what:
-        print(f"shoal: rank {os.environ.get('RANK', '?')} waits for its job to begin: {what}", file=sys.stderr, flush=True)
+        rank = os.environ.get("RANK", "?")
+        print(f"shoal: rank {rank} waits for its job to begin: {what}", file=sys.stderr, flush=True)
     store.wait(keys, datetime.timedelta(seconds=left_s - soon_s))
 
 

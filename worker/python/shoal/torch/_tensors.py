@@ -90,13 +90,15 @@ def flat(tensor):
 
 
 def _first_of_shared(tensor):
-    """The index of one element for each piece of memory, where elements share it (expand()); None: nowhere."""
+    """Return an index that takes one element of each piece of memory, where elements share it (expand()), or None."""
+    if 0 not in tensor.stride():
+        return None
     shared = [stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape)]
     return tuple(slice(0, 1) if one else slice(None) for one in shared) if any(shared) else None
 
 
 def check_written(tensor, what):
-    """For outputs that get different values in their elements."""
+    """Refuse an output whose elements share memory and would get different values."""
     if _first_of_shared(tensor):
         raise errors.InvalidError(
             f"{what}: elements of an output of shape {list(tensor.shape)} share memory, as expand() makes them:"
@@ -105,8 +107,8 @@ def check_written(tensor, what):
 
 
 def copy_back(tensor, contiguous):
-    """What makes `tensor` hold what `contiguous`, made by flat() of it, holds; None: they are one. Elements that
-    share memory must have got the same value."""
+    """Return a function that makes `tensor` hold what `contiguous`, made by flat() of it, holds; None: they are one.
+    Elements that share memory must have got the same value."""
     first = _first_of_shared(tensor)
     if first:
         return lambda: _copy_shared(tensor.detach(), contiguous, first)

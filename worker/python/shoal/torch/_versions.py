@@ -101,7 +101,8 @@ def hide_from_dynamo(*classes):
     skip = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.SKIP)
     for method in (method for one in classes for method in vars(one).values()):
         if inspect.isfunction(method):
-            dynamo.set_code_exec_strategy(method.__code__, skip)
+            # What a decorator of torch's makes has its code in common with all that torch decorates.
+            dynamo.set_code_exec_strategy(inspect.unwrap(method).__code__, skip)
 
 
 # Functions of torch.distributed that know one backend by its name or class -> what a Member has for it.
