@@ -174,6 +174,15 @@ void coordinator_message_error(struct message *message, int code, const char *te
     snprintf(message->text, sizeof(message->text), "%s", text);
 }
 
+void coordinator_tell_rank(struct coordinator *c, const struct job *job, uint32_t rank,
+                           const char *text)
+{
+    struct message message = coordinator_job_message(MESSAGE_RANK_WAITING, job);
+    message.rank = (int32_t)rank;
+    snprintf(message.text, sizeof(message.text), "%s", text);
+    coordinator_send(c, job->rank_nodes[rank], &message);
+}
+
 struct job *coordinator_ready_job(struct coordinator *c, const struct message *message)
 {
     struct job *job = coordinator_job(c, message->job_id);

@@ -71,6 +71,21 @@ static int group_request_check(const struct coordinator *c, const struct worker 
     return 0;
 }
 
+/* The other ranks of the list would wait for this one. One that has asked for the group already
+ * does not keep them waiting, and a list that makes no sense names nobody who waits. */
+static void group_say_unable(struct coordinator *c, const struct worker *worker,
+                             const struct message *message, const struct error *why)
+{
+    if (why->code != ERR_MEMORY)
+        return;
+    struct message join = coordinator_job_message(MESSAGE_GROUP_JOIN, worker->job);
+    join.rank = (int32_t)worker->rank;
+    join.ranks = message->ranks; /* lent */
+    join.nth = message->nth;
+    coordinator_message_error(&join, why->code, why->text);
+    coordinator_send(c, worker->job->home, &join);
+}
+
 int group_worker_open(struct coordinator *c, struct worker *worker, const struct message *message,
                       struct error *error)
 {
@@ -79,6 +94,7 @@ int group_worker_open(struct coordinator *c, struct worker *worker, const struct
     struct error refusal = {0};
     if (group_request_check(c, worker, message, &refusal) < 0) {
         worker_send_error(c, worker, message->request, refusal.code, refusal.text);
+        group_say_unable(c, worker, message, &refusal);
         return 0;
     }
     struct worker_group_request *request = calloc(1, sizeof(*request));

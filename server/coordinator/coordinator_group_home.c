@@ -6,6 +6,8 @@
 
 #include "server/coordinator/coordinator_internal.h"
 
+#define GROUP_REFUSED_NS (60000 * COORDINATOR_MS) /* so long the refusal waits for late ranks */
+
 static struct group_gathering *group_home_gathering(const struct job *job,
                                                     const struct message *message)
 {
@@ -44,6 +46,75 @@ static void group_home_end_gathering(struct job *job, struct group_gathering *ga
     group_gathering_free(gathering);
 }
 
+/* Refuse all that have asked; those that ask later are refused by group_home_has_refused. */
+static void group_home_refuse_all(struct coordinator *c, const struct job *job,
+                                  const struct group_gathering *gathering, int code,
+                                  const char *text)
+{
+    for (uint32_t i = 0; i < gathering->count; i++) {
+        if (gathering->joined[i])
+            group_home_refuse(c, job, gathering->ranks[i], gathering->requests[i], code, text);
+    }
+}
+
+static void group_home_forget_told(struct job *job, struct group_gathering *gathering)
+{
+    if (gathering->joined_count == gathering->count)
+        group_home_end_gathering(job, gathering);
+}
+
+static struct group_gathering *group_home_gather(const struct coordinator *c, struct job *job,
+                                                 const struct message *message)
+{
+    struct group_gathering *gathering =
+        group_gathering_create(message->nth, message->ranks.values, message->ranks.count);
+    if (!gathering)
+        return NULL;
+    gathering->told_ns = c->now_ns + COORDINATOR_WAITING_NS;
+    DL_APPEND(job->gatherings, gathering);
+    return gathering;
+}
+
+/* A rank cannot open the group, as its daemon says: the others hear why. */
+static void group_home_unable(struct coordinator *c, struct job *job,
+                              struct group_gathering *gathering, const struct message *message)
+{
+    uint32_t rank = (uint32_t)message->rank;
+    char text[ERROR_TEXT_BYTES];
+    if (!gathering)
+        gathering = group_home_gather(c, job, message);
+    if (!gathering || gathering->refusal.code != 0)
+        return;
+    snprintf(text, sizeof(text), "rank %u on node %s cannot open the group: %.800s", rank,
+             coordinator_node_name(c, job->rank_nodes[rank]), message->text);
+    group_home_refuse_all(c, job, gathering, message->code, text);
+    error_set(&gathering->refusal, message->code, "%s", text);
+    gathering->end_ns = c->now_ns + GROUP_REFUSED_NS;
+    gathering->told_ns = UINT64_MAX;
+    group_gathering_add(gathering, rank, 0, UINT64_MAX);
+    group_home_forget_told(job, gathering);
+}
+
+/* Whether the rank hears now that another one cannot open the group. A rank that knows it tries
+ * again: this ends the gathering. */
+static bool group_home_has_refused(struct coordinator *c, struct job *job,
+                                   struct group_gathering **gathering,
+                                   const struct message *message)
+{
+    uint32_t rank = (uint32_t)message->rank;
+    if (!*gathering || (*gathering)->refusal.code == 0)
+        return false;
+    if (group_gathering_add(*gathering, rank, message->request, UINT64_MAX) < 0) {
+        group_home_end_gathering(job, *gathering);
+        *gathering = NULL;
+        return false;
+    }
+    group_home_refuse(c, job, rank, message->request, (*gathering)->refusal.code,
+                      (*gathering)->refusal.text);
+    group_home_forget_told(job, *gathering);
+    return true;
+}
+
 static int group_home_join_check(const struct coordinator *c, const struct job *job,
                                  const struct message *message, struct error *error)
 {
@@ -78,11 +149,15 @@ int group_on_join(struct coordinator *c, uint32_t node, const struct message *me
         return error_set(error, ERR_PROTOCOL, "group_join of rank %u of job '%s'", rank, job->name);
     struct error refusal = {0};
     struct group_gathering *gathering = group_home_gathering(job, message);
+    if (message->code < 0) {
+        group_home_unable(c, job, gathering, message);
+        return 0;
+    }
+    if (group_home_has_refused(c, job, &gathering, message))
+        return 0;
     if (group_home_join_check(c, job, message, &refusal) == 0 && !gathering) {
-        gathering = group_gathering_create(message->nth, ranks->values, ranks->count);
-        if (gathering)
-            DL_APPEND(job->gatherings, gathering);
-        else
+        gathering = group_home_gather(c, job, message);
+        if (!gathering)
             error_set(&refusal, ERR_MEMORY, "no memory for a group");
     }
     assert(gathering || refusal.code != 0);
@@ -208,29 +283,62 @@ void group_home_rank_departed(struct coordinator *c, struct job *job, uint32_t r
             continue;
         char text[ERROR_TEXT_BYTES];
         group_home_departed_text(job, rank, text);
-        for (uint32_t i = 0; i < gathering->count; i++) {
-            if (gathering->joined[i])
-                group_home_refuse(c, job, gathering->ranks[i], gathering->requests[i], ERR_LOST,
-                                  text);
-        }
+        if (gathering->refusal.code == 0)
+            group_home_refuse_all(c, job, gathering, ERR_LOST, text);
         group_home_end_gathering(job, gathering);
+    }
+}
+
+/* Say who has not asked: "ranks 2, 3 of job 'x' (the first on node b) have not asked ...". */
+static void group_home_missing_text(const struct coordinator *c, const struct job *job,
+                                    const struct group_gathering *gathering,
+                                    char text[ERROR_TEXT_BYTES])
+{
+    char ranks[JOB_RANKS_TEXT_BYTES] = "no rank", node[CONFIG_NAME_BYTES + 32] = "";
+    uint32_t *missing = calloc(gathering->count, sizeof(*missing));
+    uint32_t count = missing ? group_gathering_missing(gathering, missing) : 0;
+    if (count > 0) {
+        job_ranks_text(missing, count, ranks);
+        snprintf(node, sizeof(node), " (%son node %s)", count == 1 ? "" : "the first ",
+                 coordinator_node_name(c, job->rank_nodes[missing[0]]));
+    }
+    free(missing);
+    snprintf(text, ERROR_TEXT_BYTES, "%s of job '%s'%s %s not asked for the group", ranks,
+             job->name, node, count == 1 ? "has" : "have");
+}
+
+/* One rank of each node says for whom it waits. */
+static void group_home_tell_waiting(struct coordinator *c, const struct job *job,
+                                    struct group_gathering *gathering)
+{
+    char text[ERROR_TEXT_BYTES];
+    gathering->told_ns = UINT64_MAX;
+    group_home_missing_text(c, job, gathering, text);
+    for (uint32_t i = 0; i < gathering->count; i++) {
+        bool first = gathering->joined[i];
+        for (uint32_t j = 0; j < i && first; j++)
+            first = !gathering->joined[j] ||
+                    job->rank_nodes[gathering->ranks[j]] != job->rank_nodes[gathering->ranks[i]];
+        if (first)
+            coordinator_tell_rank(c, job, gathering->ranks[i], text);
     }
 }
 
 static void group_home_gathering_tick(struct coordinator *c, struct job *job,
                                       struct group_gathering *gathering)
 {
+    if (gathering->refusal.code != 0) {
+        if (c->now_ns >= gathering->end_ns)
+            group_home_end_gathering(job, gathering);
+        return;
+    }
+    if (c->now_ns >= gathering->told_ns)
+        group_home_tell_waiting(c, job, gathering);
     for (uint32_t i = 0; i < gathering->count; i++) {
         if (!gathering->joined[i] || c->now_ns < gathering->deadline_ns[i])
             continue;
-        char text[ERROR_TEXT_BYTES], ranks[JOB_RANKS_TEXT_BYTES] = "no rank";
-        uint32_t *missing = calloc(gathering->count, sizeof(*missing));
-        uint32_t count = missing ? group_gathering_missing(gathering, missing) : 0;
-        if (count > 0)
-            job_ranks_text(missing, count, ranks);
-        free(missing);
-        snprintf(text, sizeof(text), "%s of job '%s' %s not asked for the group", ranks, job->name,
-                 count == 1 ? "has" : "have");
+        char text[ERROR_TEXT_BYTES];
+        group_home_missing_text(c, job, gathering, text);
         group_home_refuse(c, job, gathering->ranks[i], gathering->requests[i], ERR_TIMEOUT, text);
         gathering->joined[i] = false;
         gathering->joined_count--;
@@ -267,6 +375,8 @@ uint64_t group_home_deadline(const struct job *job)
     const struct group_gathering *gathering;
     DL_FOREACH(job->gatherings, gathering)
     {
+        uint64_t own_ns = gathering->refusal.code != 0 ? gathering->end_ns : gathering->told_ns;
+        deadline_ns = own_ns < deadline_ns ? own_ns : deadline_ns;
         for (uint32_t i = 0; i < gathering->count; i++) {
             if (gathering->joined[i] && gathering->deadline_ns[i] < deadline_ns)
                 deadline_ns = gathering->deadline_ns[i];

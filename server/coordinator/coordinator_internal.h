@@ -210,6 +210,9 @@ void coordinator_send(struct coordinator *c, uint32_t node, const struct message
 void coordinator_send_job(struct coordinator *c, const struct job *job,
                           const struct message *message, bool self);
 struct job *coordinator_job(const struct coordinator *c, uint64_t id);
+/* Have a rank say on stderr for whom it waits. */
+void coordinator_tell_rank(struct coordinator *c, const struct job *job, uint32_t rank,
+                           const char *text);
 /* The job of a message, when it is ready here; otherwise NULL, and the message counts as dropped.
  */
 struct job *coordinator_ready_job(struct coordinator *c, const struct message *message);
@@ -475,6 +478,8 @@ int member_return(struct coordinator *c, uint32_t id,
                   const struct coordinator_credentials *credentials, const struct message *message,
                   struct error *error);
 /* Tell it what its job waits for. */
+int member_on_rank_waiting(struct coordinator *c, uint32_t node, const struct message *message,
+                           struct error *error);
 int member_on_waiting(struct coordinator *c, uint32_t node, const struct message *message,
                       struct error *error);
 int member_on_refused(struct coordinator *c, uint32_t node, const struct message *message,

@@ -7,6 +7,8 @@
 
 #include "server/coordinator/coordinator_internal.h"
 
+#define LATE_TELL_NS (60000 * COORDINATOR_MS) /* a rank says for whom it waits at most so often */
+
 static void late_ask_free(struct coordinator *c, struct late_ask *ask)
 {
     DL_DELETE(c->late_asks, ask);
@@ -85,6 +87,42 @@ static bool late_has(const uint32_t *ranks, uint32_t count, uint32_t rank)
     return false;
 }
 
+/* Return a rank of this node that waits; of another one where this node has none of the job. -1:
+ * nobody here is to say it. */
+static int64_t late_waiting_rank(const struct job *job, const struct job_late *late)
+{
+    const struct group *group = job_group(job, late->group);
+    int64_t first = -1;
+    for (uint32_t i = 0; group && i < group->count; i++) {
+        uint32_t rank = group->ranks[i];
+        if (late_has(late->ranks, late->rank_count, rank) || job->departed[rank])
+            continue;
+        if (job->locals[rank])
+            return rank;
+        first = first < 0 ? rank : first;
+    }
+    return job_local_size(job) == 0 ? first : -1;
+}
+
+/* Have one rank say for whom it waits, when that takes long, and not too often. */
+static void late_tell_waiting(struct coordinator *c, struct job *job, const struct job_late *late)
+{
+    int64_t teller = late_waiting_rank(job, late);
+    if (late->rank_count == 0 || teller < 0 ||
+        c->now_ns < late->since_ns + COORDINATOR_WAITING_NS ||
+        (job->late_told_ns > 0 && c->now_ns < job->late_told_ns + LATE_TELL_NS))
+        return;
+    char ranks[JOB_RANKS_TEXT_BYTES], text[ERROR_TEXT_BYTES];
+    job_ranks_text(late->ranks, late->rank_count, ranks);
+    snprintf(text, sizeof(text),
+             "%s (%son node %s) %s not reached collective %" PRIu64 " of group %u of job '%s'",
+             ranks, late->rank_count == 1 ? "" : "the first ",
+             coordinator_node_name(c, job->rank_nodes[late->ranks[0]]),
+             late->rank_count == 1 ? "has" : "have", late->number, late->group, job->name);
+    job->late_told_ns = c->now_ns;
+    coordinator_tell_rank(c, job, (uint32_t)teller, text);
+}
+
 /* These are the late ranks of a node now. New ones are logged. */
 static void late_set_node(struct coordinator *c, struct job *job, struct job_late *late,
                           uint32_t node, const uint32_t *ranks, uint32_t count)
@@ -117,6 +155,7 @@ static void late_set_node(struct coordinator *c, struct job *job, struct job_lat
             late->group, job->name, (double)(c->now_ns - late->since_ns) / 1e9);
     }
     free(fresh);
+    late_tell_waiting(c, job, late);
 }
 
 static void late_query_engine(struct coordinator *c, const struct job *job, uint32_t group,

@@ -50,6 +50,26 @@ int member_on_waiting(struct coordinator *c, uint32_t node, const struct message
     return 0;
 }
 
+int member_on_rank_waiting(struct coordinator *c, uint32_t node, const struct message *message,
+                           struct error *error)
+{
+    const struct job *job = coordinator_ready_job(c, message);
+    if (!job)
+        return 0;
+    uint32_t rank = (uint32_t)message->rank;
+    if (rank >= job->world_size || job->rank_nodes[rank] != job->self || job->roles[node] == 0)
+        return error_set(error, ERR_PROTOCOL, "rank_waiting of rank %u of job '%s'", rank,
+                         job->name);
+    struct worker *worker = job->locals[rank];
+    struct message waiting = {.type = MESSAGE_WAITING};
+    snprintf(waiting.text, sizeof(waiting.text), "%s", message->text);
+    if (worker && worker->state == WORKER_JOINED)
+        worker_send(c, worker, &waiting);
+    else
+        c->dropped_messages++; /* it has left meanwhile */
+    return 0;
+}
+
 void member_home_lost(struct coordinator *c, struct worker *worker)
 {
     worker->asked = false;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/base/error.h"
 #include "common/base/hash.h"
 #include "server/jobs/segment.h"
 
@@ -41,11 +42,14 @@ int group_find_wrong_rank(const uint32_t *ranks, uint32_t count, uint32_t world_
 bool group_ranks_valid(const uint32_t *ranks, uint32_t count, uint32_t world_size);
 bool group_ranks_equal(const uint32_t *a, uint32_t a_count, const uint32_t *b, uint32_t b_count);
 
-/* A group-to-be: who has asked for it. */
+/* A group-to-be: who has asked for it, or has heard that one of its ranks cannot open it. */
 struct group_gathering {
     uint32_t nth;
     uint32_t *ranks;
     uint32_t count;
+    struct error refusal;  /* code 0: all can */
+    uint64_t end_ns;       /* of a refused one: it is forgotten */
+    uint64_t told_ns;      /* when those that wait are told for whom; UINT64_MAX: they have been */
     bool *joined;          /* [count] */
     uint32_t *requests;    /* [count]: what the rank calls its own */
     uint64_t *deadline_ns; /* [count] */

@@ -84,6 +84,7 @@ struct job {
 
     struct group *groups; /* uthash by id */
     struct job_late *lates;
+    uint64_t late_told_ns;        /* when a rank was told the last time of late ones; 0: never */
     struct recoveries recoveries; /* of all its generations, as this daemon knows */
     UT_hash_handle hh;            /* by id */
 };

@@ -426,13 +426,22 @@ static void run_disagreement(struct rank *self, const char *mode)
     exit(EXIT_FAILED);
 }
 
-static void run_late(struct rank *self)
+/* The last rank comes late to a collective, or to the opening of a group. */
+static void run_late(struct rank *self, int opens)
 {
+    int *ranks = calloc((size_t)self->size, sizeof(*ranks));
+    shoal_group *group;
     run_once(self);
     say("running");
     if (self->rank == self->size - 1)
         file_wait(self->file);
-    run_once(self);
+    for (int i = 0; i < self->size; i++)
+        ranks[i] = i;
+    if (opens)
+        expect(shoal_group_open(self->job, ranks, self->size, -1, &group), "group_open");
+    else
+        run_once(self);
+    free(ranks);
 }
 
 /* The last rank goes, in the one way or the other, while the others are in a collective. */
@@ -607,8 +616,8 @@ static void run_mode(struct rank *self, const char *mode)
         run_sparse(self);
     else if (strcmp(mode, "parts") == 0)
         run_parts(self);
-    else if (strcmp(mode, "late") == 0)
-        run_late(self);
+    else if (strcmp(mode, "late") == 0 || strcmp(mode, "late group") == 0)
+        run_late(self, strcmp(mode, "late") != 0);
     else if (strcmp(mode, "leave") == 0 || strcmp(mode, "exit") == 0)
         run_departure(self, strcmp(mode, "leave") == 0);
     else if (strcmp(mode, "errs") == 0)

@@ -1,6 +1,7 @@
 #include "worker/drive/drive_socket.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -97,6 +98,14 @@ static void socket_fail_as_told(struct shoal_job *job, const struct message *mes
     drive_tell(job);
 }
 
+/* Say on stderr for whom this rank waits, as the daemon tells it when that takes long. */
+static void socket_say_waiting(const struct shoal_job *job, const struct message *message)
+{
+    struct error waits; /* shows what a terminal would obey */
+    error_set(&waits, ERR_AGAIN, "%s", message->text);
+    fprintf(stderr, "shoal: rank %d waits: %s\n", job->rank, waits.text);
+}
+
 void drive_socket_heard(struct shoal_job *job)
 {
     job->heard_ns = clock_now_ns();
@@ -118,6 +127,9 @@ void drive_socket_read(struct shoal_job *job)
             continue;
         case MESSAGE_FAILED:
             socket_fail_as_told(job, &message);
+            break;
+        case MESSAGE_WAITING:
+            socket_say_waiting(job, &message);
             break;
         case MESSAGE_LEFT: /* shoal_close asks for it when nobody drives any more */
         case MESSAGE_PONG:

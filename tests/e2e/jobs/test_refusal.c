@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tests/lib/cluster.h"
+#include "tests/lib/stop_file.h"
 #include "tests/lib/suite.h"
 
 #define RANKS 4
@@ -127,6 +128,36 @@ START_TEST(test_what_a_rank_waits_for)
 }
 END_TEST
 
+/* So does one that waits in a collective, or for a group to be opened. */
+START_TEST(test_what_a_call_waits_for)
+{
+    static const struct {
+        const char *mode, *before, *after;
+    } calls[] = {
+        {"late", "rank 1", "has not reached collective 1 of group 0 of job 'waits'"},
+        {"late group", "rank 1 of job 'waits'", "has not asked for the group"},
+    };
+    const char *mode = calls[_i / 2].mode;
+    uint32_t node = (uint32_t)_i % 2;
+    struct stop_file come; /* the last rank */
+    struct cluster *cluster = cluster_start(node + 1, NULL);
+    char script[640], text[256];
+    stop_file_create(&come);
+    snprintf(script, sizeof(script), "exec %s '%s' %s 2>&1", CLUSTER_HELPER, mode, come.path);
+    const char *argv[] = {"/bin/sh", "-c", script, NULL};
+    struct process *ranks[2] = {cluster_worker(cluster, 0, "waits", 0, 2, argv),
+                                cluster_worker(cluster, node, "waits", 1, 2, argv)};
+    snprintf(text, sizeof(text), "shoal: rank 0 waits: %s (on node node%u) %s",
+             calls[_i / 2].before, node, calls[_i / 2].after);
+    cluster_worker_says(ranks[0], text);
+    stop_file_raise(&come);
+    ck_assert_int_eq(cluster_job_end(ranks, 2), 0);
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+    stop_file_free(&come);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("refusal");
@@ -136,6 +167,7 @@ int main(void)
     tcase_add_loop_test(tests, test_worlds_that_differ, 1, 3);
     tcase_add_loop_test(tests, test_a_rank_errs, 1, 3);
     tcase_add_loop_test(tests, test_what_a_rank_waits_for, 1, 3);
+    tcase_add_loop_test(tests, test_what_a_call_waits_for, 0, 4);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

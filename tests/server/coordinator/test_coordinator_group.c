@@ -12,6 +12,13 @@ static void setup(void)
     network = network_create_connected(3);
 }
 
+/* Let ranks wait for groups for so long. */
+static void set_group_ms(uint32_t group_ms)
+{
+    for (uint32_t node = 0; node < 3; node++)
+        network_config(network, node)->group_ms = group_ms;
+}
+
 static void teardown(void)
 {
     network_free(network);
@@ -141,6 +148,90 @@ START_TEST(test_group_fails_before_the_job_is_ready)
 }
 END_TEST
 
+/* One rank cannot open a group, first, second or last of three: the others hear it at once, those
+ * that ask later too, and nobody of the next attempt does. */
+START_TEST(test_one_rank_cannot_open_it)
+{
+    static const uint32_t both[] = {0, 1}, ranks[] = {0, 2, 3};
+    struct network_worker *workers[4], *asking[3];
+    int unable_at = _i / 2;
+    network_join_four(network, workers, network_name_at(network, 1 + (uint32_t)_i % 2));
+    uint32_t most = network_config(network, 0)->groups_per_job;
+    network_config(network, 0)->groups_per_job = 1;
+    network_group_open(network, workers[0], both, 2, 0, 0); /* rank 0 may wait for no more */
+    for (int i = 0; i < 3; i++)
+        asking[i] = workers[i == unable_at ? 0 : i < unable_at ? i + 2 : i + 1];
+    for (int i = 0; i < 3; i++) {
+        network_group_open(network, asking[i], ranks, 3, 0, 0);
+        network_settle(network);
+        for (int j = 0; j < 3; j++)
+            ck_assert_int_eq(asking[j]->group_refused, j <= i && i >= unable_at);
+    }
+    network_assert_text(workers[0], "waits for 1 groups");
+    for (int i = 2; i < 4; i++) {
+        network_assert_text(workers[i], "rank 0 on node a cannot open the group: rank 0 of job");
+        ck_assert_int_eq(workers[i]->failure.code, ERR_MEMORY);
+    }
+    network_config(network, 0)->groups_per_job = most;
+    for (int i = 0; i < 3; i++) {
+        asking[i]->group_refused = false;
+        network_group_open(network, asking[i], ranks, 3, 0, 0);
+    }
+    network_settle(network);
+    for (int i = 0; i < 3; i++)
+        ck_assert(asking[i]->group_opened && !asking[i]->group_refused);
+}
+END_TEST
+
+/* A rank that knows of the refusal tries again while another has not heard of it; and the refusal
+ * is forgotten after a minute. */
+START_TEST(test_a_refusal_ends)
+{
+    static const uint32_t both[] = {0, 1}, ranks[] = {0, 2, 3};
+    struct network_worker *workers[4];
+    set_group_ms(100000);
+    network_join_four(network, workers, network_name_at(network, 1));
+    uint32_t most = network_config(network, 0)->groups_per_job;
+    network_config(network, 0)->groups_per_job = 1;
+    network_group_open(network, workers[0], both, 2, 0, 0);
+    network_group_open(network, workers[0], ranks, 3, 0, 0);
+    network_settle(network);
+    ck_assert(workers[0]->group_refused);
+    network_config(network, 0)->groups_per_job = most;
+    if (_i == 0)
+        network_run(network, 61000);
+    else
+        network_group_open(network, workers[0], ranks, 3, 0, 0);
+    network_settle(network);
+    network_group_open(network, workers[2], ranks, 3, 0, 0);
+    network_settle(network);
+    ck_assert(!workers[2]->group_refused && !workers[2]->group_opened);
+}
+END_TEST
+
+/* Ranks that have waited for 10 s say for whom: one of each node, once. */
+START_TEST(test_told_for_whom_it_waits)
+{
+    static const uint32_t ranks[] = {0, 1, 2, 3};
+    struct network_worker *workers[4];
+    set_group_ms(60000);
+    network_join_four(network, workers, network_name_at(network, (uint32_t)_i));
+    for (int i = 0; i < 3; i++)
+        network_group_open(network, workers[i], ranks, 4, 0, 0);
+    network_run(network, 9900);
+    for (int i = 0; i < 4; i++)
+        ck_assert_uint_eq(workers[i]->waiting_count, 0);
+    network_run(network, 20000);
+    for (int i = 0; i < 4; i++)
+        ck_assert_uint_eq(workers[i]->waiting_count, i == 0 || i == 2);
+    ck_assert_msg(strstr(workers[2]->waiting, "rank 3 of job 'train-") != NULL, "%s",
+                  workers[2]->waiting);
+    network_group_open(network, workers[3], ranks, 4, 0, 0);
+    network_settle(network);
+    ck_assert(workers[0]->group_opened);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("coordinator_group");
@@ -150,6 +241,9 @@ int main(void)
     tcase_add_loop_test(cases, test_rank_leaves_while_group_opens, 0, 3);
     tcase_add_test(cases, test_rank_left_overtakes_group_open);
     tcase_add_loop_test(cases, test_group_fails_before_the_job_is_ready, 0, 2);
+    tcase_add_loop_test(cases, test_one_rank_cannot_open_it, 0, 6);
+    tcase_add_loop_test(cases, test_a_refusal_ends, 0, 2);
+    tcase_add_loop_test(cases, test_told_for_whom_it_waits, 0, 3);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }

@@ -1,4 +1,6 @@
 /* Ranks that others wait for: found, named, and blamed when they may be waited for no longer. */
+#include <string.h>
+
 #include "tests/lib/server/coordinator_network.h"
 #include "tests/lib/suite.h"
 
@@ -80,6 +82,75 @@ START_TEST(test_late_for_too_long)
 }
 END_TEST
 
+/* A rank that waits for a late one for 10 s says so, once a minute at most. A daemon that knows
+ * it tells a rank of its own node that is not late, and any other only if it has no ranks. */
+START_TEST(test_told_of_late_ranks)
+{
+    static const struct {
+        uint32_t finder, late_node, late[2], count;
+        uint32_t tellers[2], teller_count;
+        const char *text;
+    } cases[] = {
+        {0,
+         1,
+         {3},
+         1,
+         {0, 2},
+         2,
+         "rank 3 (on node b) has not reached collective 17 of group 0 of job"},
+        {0,
+         0,
+         {0},
+         1,
+         {1},
+         1,
+         "rank 0 (on node a) has not reached collective 17 of group 0 of job"},
+        {0, 0, {0, 1}, 2, {0}, 0, NULL},
+        {2,
+         1,
+         {2, 3},
+         2,
+         {0},
+         1,
+         "ranks 2, 3 (the first on node b) have not reached collective 17"},
+    };
+    uint32_t finder = cases[_i].finder, node = cases[_i].late_node, late[2];
+    struct network_worker *workers[4];
+    const char *name = network_name_at(network, 0);
+    for (int32_t rank = 0; rank < 4; rank++)
+        workers[rank] = network_join(network, (uint32_t)rank / 2, name, 4, rank, -1, 0);
+    network_settle(network);
+    memcpy(late, cases[_i].late, sizeof(late));
+    network_set_late(network, node, late, cases[_i].count);
+    struct engine_event event = {
+        .type = ENGINE_LATE, .job = workers[0]->joined.job_id, .sequence = 17};
+    if (node == finder) {
+        event.ranks = late;
+        event.rank_count = cases[_i].count;
+    } else {
+        event.nodes = &node;
+        event.node_count = 1;
+    }
+    network_run(network, 6000);
+    network_engine_says(network, finder, event); /* they have been late for 5 s */
+    network_run(network, 4900);
+    for (int i = 0; i < 4; i++)
+        ck_assert_uint_eq(workers[i]->waiting_count, 0);
+    for (uint32_t minute = 0; minute < 2; minute++) {
+        network_run(network, minute == 0 ? 50000 : 20000);
+        uint32_t told = 0;
+        for (int i = 0; i < 4; i++)
+            told += workers[i]->waiting_count;
+        ck_assert_uint_eq(told, (minute + 1) * cases[_i].teller_count);
+        for (uint32_t i = 0; i < cases[_i].teller_count; i++) {
+            const struct network_worker *teller = workers[cases[_i].tellers[i]];
+            ck_assert_uint_eq(teller->waiting_count, minute + 1);
+            ck_assert_msg(strstr(teller->waiting, cases[_i].text), "%s", teller->waiting);
+        }
+    }
+}
+END_TEST
+
 START_TEST(test_late_here)
 {
     uint32_t rank_1[] = {1};
@@ -108,6 +179,7 @@ int main(void)
     tcase_add_checked_fixture(cases, setup, teardown);
     tcase_add_test(cases, test_late);
     tcase_add_test(cases, test_late_for_too_long);
+    tcase_add_loop_test(cases, test_told_of_late_ranks, 0, 4);
     tcase_add_test(cases, test_late_here);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
