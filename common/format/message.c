@@ -192,6 +192,7 @@ static const struct message_form {
     [MESSAGE_SHARED_OPEN] = {"shared_open", MESSAGE_TO_DAEMON, {REQUEST, GROUP, NTH, BYTES}},
     [MESSAGE_SHARED_CLOSE] = {"shared_close", MESSAGE_TO_DAEMON, {GROUP, SEGMENT}},
     [MESSAGE_MEETING_OPEN] = {"meeting_open", MESSAGE_TO_DAEMON, {REQUEST, GROUP, BYTES}},
+    [MESSAGE_HELD] = {"held", MESSAGE_TO_DAEMON, {GROUP, SEQUENCE, RANK}},
     [MESSAGE_LEAVE] = {"leave", MESSAGE_TO_DAEMON, {END}},
     [MESSAGE_RELEASE] = {"release", MESSAGE_TO_DAEMON, {END}},
     [MESSAGE_REJOIN] = {"rejoin",

@@ -240,6 +240,8 @@ int coordinator_worker_message(struct coordinator *c, uint64_t now_ns, uint32_t 
         result = segment_worker_open(c, worker, message, error);
     else if (message->type == MESSAGE_SHARED_CLOSE)
         result = segment_worker_close(c, worker, message, error);
+    else if (message->type == MESSAGE_HELD)
+        result = late_worker_held(c, worker, message, error);
     else if (message->type == MESSAGE_LEAVE)
         result = member_leave(c, worker, error);
     else if (message->type == MESSAGE_RELEASE)

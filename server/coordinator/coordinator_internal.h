@@ -245,6 +245,9 @@ int late_on_query(struct coordinator *c, uint32_t node, const struct message *me
 int late_on_reply(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error);
 void late_engine_report(struct coordinator *c, const struct engine_event *event);
+/* A rank says that another one holds up a collective at their place. */
+int late_worker_held(struct coordinator *c, struct worker *worker, const struct message *message,
+                     struct error *error);
 void late_forget_job(struct coordinator *c, uint64_t job);
 void late_forget_node(struct coordinator *c, uint32_t node);
 void late_tick(struct coordinator *c, struct job *job);

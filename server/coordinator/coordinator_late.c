@@ -7,6 +7,9 @@
 
 #include "server/coordinator/coordinator_internal.h"
 
+#define LATE_HELD UINT64_MAX                  /* the sequence of a held collective's entry */
+#define LATE_HELD_NS (1000 * COORDINATOR_MS)  /* so long it is held when a rank says so */
+#define LATE_HELD_END_NS (3 * LATE_HELD_NS)   /* it says so again within */
 #define LATE_TELL_NS (60000 * COORDINATOR_MS) /* a rank says for whom it waits at most so often */
 
 static void late_ask_free(struct coordinator *c, struct late_ask *ask)
@@ -25,6 +28,14 @@ static struct job_late *late_find(const struct job *job, uint32_t group)
             return late;
     }
     return NULL;
+}
+
+/* Return what the late ranks have not done: "has not reached", ... */
+static const char *late_verb(const struct job_late *late, uint32_t count)
+{
+    if (late->held)
+        return count == 1 ? "does not go on in" : "do not go on in";
+    return count == 1 ? "has not reached" : "have not reached";
 }
 
 static void late_drop(struct job *job, struct job_late *late)
@@ -115,10 +126,10 @@ static void late_tell_waiting(struct coordinator *c, struct job *job, const stru
     char ranks[JOB_RANKS_TEXT_BYTES], text[ERROR_TEXT_BYTES];
     job_ranks_text(late->ranks, late->rank_count, ranks);
     snprintf(text, sizeof(text),
-             "%s (%son node %s) %s not reached collective %" PRIu64 " of group %u of job '%s'",
-             ranks, late->rank_count == 1 ? "" : "the first ",
+             "%s (%son node %s) %s collective %" PRIu64 " of group %u of job '%s'", ranks,
+             late->rank_count == 1 ? "" : "the first ",
              coordinator_node_name(c, job->rank_nodes[late->ranks[0]]),
-             late->rank_count == 1 ? "has" : "have", late->number, late->group, job->name);
+             late_verb(late, late->rank_count), late->number, late->group, job->name);
     job->late_told_ns = c->now_ns;
     coordinator_tell_rank(c, job, (uint32_t)teller, text);
 }
@@ -149,10 +160,9 @@ static void late_set_node(struct coordinator *c, struct job *job, struct job_lat
         job_ranks_text(fresh, fresh_count, text);
         coordinator_log(
             c, LOG_LEVEL_WARNING, job->uid,
-            "%s on node %s %s not reached collective %" PRIu64 " of group %u of job '%s' "
-            "for %.0f s",
-            text, coordinator_node_name(c, node), fresh_count == 1 ? "has" : "have", late->number,
-            late->group, job->name, (double)(c->now_ns - late->since_ns) / 1e9);
+            "%s on node %s %s collective %" PRIu64 " of group %u of job '%s' for %.0f s", text,
+            coordinator_node_name(c, node), late_verb(late, fresh_count), late->number, late->group,
+            job->name, (double)(c->now_ns - late->since_ns) / 1e9);
     }
     free(fresh);
     late_tell_waiting(c, job, late);
@@ -233,6 +243,36 @@ void late_engine_report(struct coordinator *c, const struct engine_event *event)
     }
     if (event->node_count == 0)
         late_answered(job, late);
+}
+
+/* Of a collective that passes through memory which the ranks of this node share the engine knows
+ * nothing. */
+int late_worker_held(struct coordinator *c, struct worker *worker, const struct message *message,
+                     struct error *error)
+{
+    struct job *job = worker->job;
+    uint32_t rank = (uint32_t)message->rank;
+    if (worker->state != WORKER_JOINED || job->state != JOB_READY)
+        return 0; /* it crossed with the end */
+    const struct group *group = job_group(job, (uint32_t)message->group);
+    if (!group || group_position(group, worker->rank) < 0 || group_position(group, rank) < 0 ||
+        rank == worker->rank || job->rank_nodes[rank] != job->self)
+        return error_set(error, ERR_PROTOCOL, "rank %u holds up group %d, says rank %u", rank,
+                         message->group, worker->rank);
+    struct job_late *late = late_entry(c, job, group->id, LATE_HELD);
+    if (!late)
+        return 0;
+    if (!late->held || late->number != message->sequence) {
+        late->held = true;
+        late->number = message->sequence;
+        late->since_ns = c->now_ns > LATE_HELD_NS ? c->now_ns - LATE_HELD_NS : 0;
+        late->rank_count = 0;
+    }
+    late->asked_ns = c->now_ns;
+    late->again_ns = c->now_ns + LATE_HELD_END_NS;
+    if (c->now_ns >= late->since_ns + config_late_ms(c->config) * COORDINATOR_MS)
+        late_set_node(c, job, late, job->self, &rank, 1);
+    return 0;
 }
 
 int late_on_query(struct coordinator *c, uint32_t node, const struct message *message,
@@ -323,7 +363,7 @@ void late_tick(struct coordinator *c, struct job *job)
     {
         if (c->now_ns < late->again_ns)
             continue;
-        if (late->rank_count == 0)
+        if (late->rank_count == 0 || late->held) /* nobody says so any more */
             late_drop(job, late);
         else
             late_ask_again(c, job, late);
@@ -347,9 +387,9 @@ bool late_over_text(const struct coordinator *c, const struct job *job, char *te
         uint32_t node = job->rank_nodes[late->ranks[0]];
         job_ranks_text(late->ranks, late->rank_count, ranks);
         snprintf(text, bytes,
-                 "%s (the first on node %s) %s not handed over collective %" PRIu64
-                 " of group %" PRIu32 " for %" PRIu32 " ms (timeouts.collective_ms)",
-                 ranks, coordinator_node_name(c, node), late->rank_count == 1 ? "has" : "have",
+                 "%s (the first on node %s) %s collective %" PRIu64 " of group %" PRIu32
+                 " for %" PRIu32 " ms (timeouts.collective_ms)",
+                 ranks, coordinator_node_name(c, node), late_verb(late, late->rank_count),
                  late->number, late->group, c->config->collective_ms);
         return true;
     }

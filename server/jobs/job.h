@@ -30,6 +30,7 @@ struct job_late {
     uint32_t group;
     uint64_t sequence;
     uint64_t number; /* that the ranks count: with what they did at their place */
+    bool held;       /* all have come to it, and its rank does not go on: a rank here says so */
     uint64_t since_ns;
     uint64_t asked_ns; /* when its nodes were asked the last time */
     uint64_t again_ns; /* when to ask again whether they still are */

@@ -252,6 +252,21 @@ static void run_passing(struct rank *self)
     }
 }
 
+static void stop_there(int number)
+{
+    (void)number;
+    raise(SIGSTOP);
+}
+
+/* Where it would die (run_meeting, run_passing) the last rank stops. */
+static const char *stops_there(const char *mode)
+{
+    if (strncmp(mode, "stops ", 6) != 0)
+        return mode;
+    signal(SIGSEGV, stop_there);
+    return mode + 6;
+}
+
 /* Of `rounds` all-reduces that this rank has; another may have one more, or lack the last. */
 static void survive_loss(struct rank *self, unsigned long rounds)
 {
@@ -596,6 +611,7 @@ static void run_timeout(struct rank *self)
 
 static void run_mode(struct rank *self, const char *mode)
 {
+    mode = stops_there(mode);
     if (strcmp(mode, "once") == 0)
         run_once(self);
     else if (strcmp(mode, "loop") == 0)

@@ -144,6 +144,7 @@ void drive_wait_meeting(struct shoal_request *request, uint64_t deadline_ns)
         if (drive_meet_settle(group) || clock_now_ns() >= deadline_ns)
             break;
         drive_listen(job);
+        drive_socket_say_held(job);
         if (request->core.state == REQUEST_MEETING)
             drive_meet_pause(group, deadline_ns);
     }
@@ -169,6 +170,7 @@ int drive_clear_meeting(struct shoal_group *group, struct error *error)
         uint64_t look_ns = clock_now_ns() + OTHERS_MS * NS_PER_MS;
         bool others = drive_meet_settle_others(group);
         drive_meet_pause(group, others && look_ns < deadline_ns ? look_ns : deadline_ns);
+        drive_socket_say_held(job);
         in_time = clock_now_ns() < deadline_ns;
     }
     group->core.request_count--;
@@ -211,6 +213,7 @@ static void *drive_background(void *argument)
     pthread_mutex_lock(&job->lock);
     while (!job->stop) {
         uint64_t keep_ns = drive_meet_keep(job);
+        drive_socket_say_held(job);
         if (job->stop)
             break;
         if (job->driver != JOB_DRIVER_NONE || job->claims > 0 ||

@@ -26,6 +26,9 @@
 #define KEEP_FOR_MS 100u
 /* How often after one that passes in pieces. */
 #define PASS_MS 2u
+/* A round to which all have come waits so long for a rank before the daemon hears of it, and so
+ * long again. */
+#define HELD_MS 1000u
 /* Who begins to wait before this rank has made more turns, or within so long, waits at once. */
 #define SOON_TURNS 2u
 #define SOON_NS 100000u
@@ -292,6 +295,24 @@ static bool waited_long(struct place *place)
     return now_ns >= place->since_ns + MEET_MS * NS_PER_MS;
 }
 
+/* All have come to the round, so it cannot go to the daemon; but the daemon knows what to do about
+ * a rank that does not go on. */
+static void note_hold(struct shoal_group *group)
+{
+    struct shoal_job *job = group->job;
+    uint64_t now_ns = clock_now_ns();
+    uint32_t rank;
+    if (now_ns < group->place.since_ns + HELD_MS * NS_PER_MS ||
+        now_ns < job->hold.said_ns + HELD_MS * NS_PER_MS ||
+        !meeting_waits_for(&group->place.meeting, group->place.round, &rank) || rank == group->rank)
+        return;
+    job->hold = (struct job_hold){.due = true,
+                                  .group = group->core.number,
+                                  .rank = group->ranks ? (uint32_t)group->ranks[rank] : rank,
+                                  .number = group->place.round - 1,
+                                  .said_ns = now_ns};
+}
+
 /* What has become of the first of those that wait. MEETING_OPEN: it still waits. now: no longer
  * than for those that reduce. */
 static enum meeting_verdict look(struct shoal_group *group, bool now)
@@ -307,7 +328,10 @@ static enum meeting_verdict look(struct shoal_group *group, bool now)
         return make_turn(group);
     if (verdict != MEETING_OPEN || (!now && !waited_long(place)))
         return verdict;
-    return give_up(group, place->round);
+    verdict = give_up(group, place->round);
+    if (verdict == MEETING_OPEN)
+        note_hold(group);
+    return verdict;
 }
 
 /* Those that wait, one after the other, as far as that goes; nobody is told. with_callbacks: else

@@ -127,6 +127,14 @@ struct shared_memory {
     struct shared_memory *prev, *next; /* of the job */
 };
 
+/* A rank of this node holds up a collective that all ranks have come to at their place. */
+struct job_hold {
+    bool due; /* the daemon is to be told */
+    uint32_t group, rank;
+    uint64_t number;  /* of the collective, as ranks count */
+    uint64_t said_ns; /* when the daemon was told the last time, or 0 */
+};
+
 /* How many groups with one list of ranks have been asked for. */
 struct group_list {
     int *ranks;
@@ -228,6 +236,7 @@ struct shoal_job {
     struct group_opening *openings;
     struct group_list *group_lists;
     struct shared_memory *shared;
+    struct job_hold hold;
     uint32_t next_opening;
     int cores;                    /* that this process may run on */
     uint64_t shared_ns;           /* when it was first seen to share its core, or looked last; 0 */

@@ -86,8 +86,15 @@ static uint64_t slice_begin(struct meeting_place *place, uint64_t round, uint64_
     return word & MEETING_STATE_MASK;
 }
 
-enum meeting_verdict meeting_help(struct meeting *meeting, uint64_t round,
-                                  const struct meeting_ask *ask)
+/* The others may wait for this rank until it says that it has ended (0). */
+static void say_sums_in(const struct meeting *meeting, uint64_t round)
+{
+    atomic_store_explicit(&meeting->place->sums_in[meeting->rank].word, round,
+                          memory_order_relaxed);
+}
+
+static enum meeting_verdict help(struct meeting *meeting, uint64_t round,
+                                 const struct meeting_ask *ask)
 {
     struct meeting_place *place = meeting->place;
     uint64_t slices = slices_of(ask), at_once = slice_count(ask), slice;
@@ -103,6 +110,15 @@ enum meeting_verdict meeting_help(struct meeting *meeting, uint64_t round,
         }
     }
     return MEETING_OPEN;
+}
+
+enum meeting_verdict meeting_help(struct meeting *meeting, uint64_t round,
+                                  const struct meeting_ask *ask)
+{
+    say_sums_in(meeting, round);
+    enum meeting_verdict verdict = help(meeting, round, ask);
+    say_sums_in(meeting, 0);
+    return verdict;
 }
 
 static enum meeting_verdict conclude(struct meeting *meeting, uint64_t index, uint64_t round,
@@ -188,6 +204,8 @@ enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
         meeting_turns_begin(meeting, ask);
     else
         bring(meeting, ask, index, send);
+    if (!meeting_is_pair(meeting))
+        say_sums_in(meeting, round); /* it may be the last to come */
     uint64_t state = meeting_come(meeting, index, round);
     enum meeting_verdict verdict = verdict_of(state);
     if (verdict != MEETING_VOID) {
@@ -196,6 +214,8 @@ enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
     }
     if (state == meeting->size)
         verdict = conclude(meeting, index, round, ask);
+    if (!meeting_is_pair(meeting))
+        say_sums_in(meeting, 0);
     meeting->leaving = verdict == MEETING_VOID;
     return verdict;
 }
@@ -222,11 +242,13 @@ enum meeting_verdict meeting_look(const struct meeting *meeting, uint64_t round)
 
 bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *rank)
 {
-    if (!meeting_passing(meeting, round) || meeting_look(meeting, round) != MEETING_OPEN)
+    if (meeting->line == 0 || meeting_look(meeting, round) != MEETING_OPEN)
         return false;
+    bool passing = meeting_passing(meeting, round);
     for (uint32_t i = 0; i < meeting->size; i++) {
         *rank = i;
-        if (meeting_is_behind(meeting, i))
+        if (passing ? meeting_is_behind(meeting, i)
+                    : atomic_load(&meeting->place->sums_in[i].word) == round)
             return true;
     }
     return false;

@@ -52,7 +52,7 @@
 #include "common/reduce/dtype.h"
 #include "common/reduce/reduce.h"
 
-#define MEETING_VERSION 8u
+#define MEETING_VERSION 9u
 #define MEETING_RANKS_MAX 64u
 /* Room for what a rank brings to a round; less where there are many (meeting_data_bytes). */
 #define MEETING_DATA_BYTES 1048576u
@@ -144,8 +144,8 @@ enum meeting_verdict meeting_turn(struct meeting *meeting, uint64_t round,
                                   const struct meeting_ask *ask, const void *const send[],
                                   void *const recv[]);
 
-/* A rank whose turn this one waits for. False: there is none, or the round does not pass in pieces.
- */
+/* A rank that all wait for though all have come: its turn is due, or it compares the asks or sums.
+ * False: there is none. */
 bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *rank);
 
 /* Whether this rank may come to one more round now, with that. */

@@ -23,7 +23,7 @@ struct meeting_slot {
 
 _Static_assert(offsetof(struct meeting_slot, data) == 64, "a line, and whole lines");
 
-/* What has become of a round. */
+/* A word in a line of its own: what has become of a round, or what a rank does. */
 struct meeting_word {
     _Alignas(64) _Atomic uint64_t word;
 };
@@ -44,6 +44,7 @@ struct meeting_place {
     /* The round of the sums, and how many slices ranks have begun; and ended, of the same round. */
     _Alignas(64) _Atomic uint64_t begun;
     _Alignas(64) _Atomic uint32_t ended;
+    struct meeting_word sums_in[MEETING_RANKS_MAX]; /* the round that each rank sums in now, or 0 */
     /* The round that passes in pieces, or the last that did; and the turns of it that all ranks
      * together have made, or of streams how many ranks have put and taken all. */
     _Alignas(64) _Atomic uint64_t passing;

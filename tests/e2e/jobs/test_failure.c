@@ -276,7 +276,7 @@ static void rank_stopped(struct cluster *cluster, const char *count)
     wait_running(workers, 4);
     process_signal(workers[3], SIGSTOP);
     for (uint32_t rank = 0; rank < 3; rank++)
-        heard(workers[rank], "rank 3 (the first on node node1) has not handed over", "1500 ms");
+        heard(workers[rank], "rank 3 (the first on node node1) has not reached", "1500 ms");
     process_signal(workers[3], SIGKILL);
     process_wait(workers[3], CLUSTER_PATIENCE_MS);
     for (uint32_t rank = 0; rank < 4; rank++)

@@ -413,6 +413,37 @@ START_TEST(a_rank_that_dies)
 }
 END_TEST
 
+/* A rank that stops there and lives is named to all others, after timeouts.collective_ms. */
+START_TEST(a_rank_that_stops)
+{
+    static const char *const ways[] = {"stops coming", "stops taking", "stops passing"};
+    uint32_t size = _i < 3 ? 2 : 4;
+    char file[] = "/tmp/shoal-meeting-XXXXXX", text[64];
+    struct process *workers[LIBRARY_RANKS_MAX];
+    struct cluster *cluster = cluster_start(1, "{\"timeouts\":{\"collective_ms\":2500}}");
+    int made = mkstemp(file);
+    ck_assert_int_ge(made, 0);
+    close(made);
+    const char *argv[] = {CLUSTER_HELPER, ways[_i % 3], file, NULL};
+    cluster_job(cluster, "victim", size, argv, workers);
+    /* It "has not reached" a collective that came to the daemon, and else "does not go on in" it.
+     */
+    snprintf(text, sizeof(text), "rank %u (the first on node node0) ", size - 1);
+    for (uint32_t i = 0; i < size - 1; i++) {
+        int code = process_wait(workers[i], CLUSTER_PATIENCE_MS);
+        ck_assert_msg(code == 7 && strstr(process_output(workers[i]), text), "rank %u: %d %s", i,
+                      code, process_output(workers[i]));
+        process_free(workers[i]);
+    }
+    process_signal(workers[size - 1], SIGKILL);
+    process_wait(workers[size - 1], CLUSTER_PATIENCE_MS);
+    process_free(workers[size - 1]);
+    unlink(file);
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+}
+END_TEST
+
 /* --- what the daemon knows of it ------------------------------------------------------------ */
 
 static json_int_t figure(const json_t *status, const char *key)
@@ -656,6 +687,7 @@ int main(void)
     tcase_add_loop_test(core, ranks_that_disagree, 0, 3);
     tcase_add_test(core, a_wait_that_timed_out);
     tcase_add_loop_test(core, a_rank_that_dies, 0, 8);
+    tcase_add_loop_test(core, a_rank_that_stops, 0, 6);
     tcase_add_test(core, the_daemon_counts_what_met);
     tcase_add_loop_test(core, many_under_way, 0, 2);
     tcase_add_test(core, callbacks_of_two_groups);

@@ -74,7 +74,7 @@ START_TEST(test_late_for_too_long)
         network_run(network, 1000);
     }
     for (uint32_t i = 0; i < 3; i++) {
-        network_assert_text(workers[i], "rank 3 (the first on node c) has not handed over "
+        network_assert_text(workers[i], "rank 3 (the first on node c) has not reached "
                                         "collective 18 of group 0 for 8000 ms");
         /* Not a timeout: that is of a wait, which the request outlives. */
         ck_assert_int_eq(workers[i]->failure.code, ERR_LOST);
@@ -151,6 +151,63 @@ START_TEST(test_told_of_late_ranks)
 }
 END_TEST
 
+static void say_held(struct network_worker *worker, uint32_t rank, uint64_t number)
+{
+    struct message held = {
+        .type = MESSAGE_HELD, .group = 0, .rank = (int32_t)rank, .sequence = number};
+    ck_assert_int_eq(network_say(network, worker, &held), 0);
+}
+
+/* Rank 0 says each second that rank 1 holds up a collective which passes through their memory. */
+START_TEST(test_held_at_a_place)
+{
+    struct network_worker *workers[4];
+    network_config(network, 0)->collective_ms = _i == 0 ? 0 : 12500;
+    network_join_four(network, workers, network_name_at(network, 1));
+    network_run(network, 2000);
+    for (uint32_t second = 1; second <= 11; second++) {
+        say_held(workers[0], 1, 7);
+        bool known = second >= 5; /* timeouts.late_ms */
+        ck_assert_ptr_nonnull(late_of(0));
+        ck_assert_uint_eq(late_of(0)->rank_count, known);
+        network_run(network, 1000);
+        ck_assert_uint_eq(workers[0]->waiting_count, second >= 10);
+    }
+    ck_assert_msg(strstr(workers[0]->waiting, "rank 1 (on node a) does not go on in collective 7 "
+                                              "of group 0 of job") != NULL,
+                  "%s", workers[0]->waiting);
+    if (_i == 0) { /* it goes on, to another collective that it holds up */
+        say_held(workers[0], 1, 8);
+        ck_assert_uint_eq(late_of(0)->rank_count, 0);
+        network_run(network, 4000);
+        ck_assert_ptr_null(late_of(0));
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        say_held(workers[0], 1, 7);
+        network_run(network, 1000);
+    }
+    network_assert_text(workers[2], "rank 1 (the first on node a) does not go on in collective 7 "
+                                    "of group 0 for 12500 ms");
+    ck_assert_int_eq(workers[2]->failure.code, ERR_LOST);
+}
+END_TEST
+
+/* A rank can say it only of another rank of its node and of the group. */
+START_TEST(test_held_makes_no_sense)
+{
+    static const struct {
+        int32_t group, rank;
+    } cases[] = {{0, 0}, {0, 3}, {0, 4}, {1, 1}};
+    struct network_worker *workers[4];
+    network_join_four(network, workers, network_name_at(network, 1));
+    struct message held = {
+        .type = MESSAGE_HELD, .group = cases[_i].group, .rank = cases[_i].rank, .sequence = 7};
+    ck_assert_int_eq(network_say(network, workers[0], &held), ERR_PROTOCOL);
+    ck_assert_ptr_null(late_of(0));
+}
+END_TEST
+
 START_TEST(test_late_here)
 {
     uint32_t rank_1[] = {1};
@@ -179,6 +236,8 @@ int main(void)
     tcase_add_checked_fixture(cases, setup, teardown);
     tcase_add_test(cases, test_late);
     tcase_add_test(cases, test_late_for_too_long);
+    tcase_add_loop_test(cases, test_held_at_a_place, 0, 2);
+    tcase_add_loop_test(cases, test_held_makes_no_sense, 0, 4);
     tcase_add_loop_test(cases, test_told_of_late_ranks, 0, 4);
     tcase_add_test(cases, test_late_here);
     suite_add_tcase(suite, cases);
