@@ -192,7 +192,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker $(BUILD)/tests/chaos_rank $(BUILD)/t
 	$(BUILD)/tests/replay_rank
 
 .DEFAULT_GOAL := all
-.PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-tests check-rights check-system check-python check-torch check-frameworks \
+.PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-tests check-rights check-system check-system-short check-python check-torch check-frameworks \
         check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
         bench bench-built bench-programs bundle deb deb-debian13 check-deb check-deploy wheel wheel-here check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
         install-completions install-smddp uninstall clean
@@ -366,9 +366,11 @@ check-built: tests
 	@$(PYTHON) -B scripts/check-papers.py --self-test
 	@$(MAKE) --no-print-directory check-tests
 
-check-system: all $(SYSTEM_TESTS) $(STAND_IN) $(TEST_WORKER)
+# The short one leaves out what asks little of torch's version.
+check-system-short: SYSTEM_LESS := tests/python/smp/% tests/python/smddp/% tests/python/test_device.py
+check-system check-system-short: all $(SYSTEM_TESTS) $(STAND_IN) $(TEST_WORKER)
 	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(SYSTEM_TESTS) \
-	    $(filter-out $(ONE_TORCH_TESTS),$(PYTHON_TESTS))
+	    $(filter-out $(ONE_TORCH_TESTS) $(SYSTEM_LESS),$(PYTHON_TESTS))
 
 check-rights: all $(RIGHTS_TESTS) $(STAND_IN) $(TEST_WORKER)
 	@setpriv --bounding-set -all$(shell printf ',+%s' $(CONTAINER_RIGHTS)) -- \
