@@ -17,7 +17,7 @@
 
 #include "common/base/error.h"
 
-#define MESSAGE_PROTOCOL 2u
+#define MESSAGE_PROTOCOL 3u
 /* The longest line, with its newline: of a message with lists; of any other; and of what comes from
  * a worker, from shoalctl, or from a daemon that has not proved who it is. */
 #define MESSAGE_LINE_BYTES ((size_t)1 << 20)

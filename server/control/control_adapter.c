@@ -31,7 +31,13 @@ static void adapter_send_worker(void *context, uint32_t id, const struct message
         control_stream_allow_lists(worker->stream,
                                    MESSAGE_FIRST_LINE_BYTES +
                                        (size_t)MESSAGE_LIST_RANK_BYTES * message->world_size);
-    control_stream_send_message(worker->stream, message);
+    if (message->type != MESSAGE_JOINED || worker->bell < 0) {
+        control_stream_send_message(worker->stream, message);
+        return;
+    }
+    control_stream_send_descriptor(worker->stream, message, worker->bell);
+    close(worker->bell);
+    worker->bell = -1;
 }
 
 static void adapter_end_worker(void *context, uint32_t id)

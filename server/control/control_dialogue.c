@@ -1,5 +1,7 @@
 /* What a connection on the Unix socket says, from its first word on: a worker's lines go to the
  * coordinator, those of shoalctl to administration. */
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +10,8 @@
 #include <unistd.h>
 
 #include "server/control/ground/control_internal.h"
+
+#define BELL_BYTES 4096 /* of its pipe: a ring more than is read tells nothing */
 
 static void dialogue_reject(struct control_worker *worker, const char *reason)
 {
@@ -100,27 +104,22 @@ static bool dialogue_is_eventfd(int fd)
     return strcmp(target, "anon_inode:[eventfd]") == 0;
 }
 
-/* Whether the worker's process has made both ends of the socket. What the daemon sends there
- * carries its credentials, which no other service may get. */
-static bool dialogue_is_own(int fd, const struct coordinator_credentials *worker)
+/* Make the pipe by which the engine rings the worker. It is the daemon's, so that nothing of the
+ * daemon's user goes elsewhere: a byte in a pipe has no sender, and nobody else can have its end
+ * block. It holds a page at most. */
+static int dialogue_make_bell(struct control_worker *worker, struct error *error)
 {
-    struct ucred maker;
-    socklen_t length = sizeof(maker);
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &maker, &length) == 0 &&
-           maker.uid == worker->uid && (uint32_t)maker.pid == worker->pid;
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
+        return error_set(error, ERR_MEMORY, "node %s cannot make a doorbell (a pipe): %s",
+                         worker->control->config->node, strerror(errno));
+    fcntl(ends[1], F_SETPIPE_SZ, BELL_BYTES); /* as it is where that cannot be */
+    worker->bell = ends[0];
+    worker->doorbells[1] = ends[1];
+    return 0;
 }
 
-/* Empty, so that it can be closed anywhere. */
-static bool dialogue_is_socket(int fd)
-{
-    int domain, type;
-    socklen_t length = sizeof(int);
-    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX &&
-           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM &&
-           control_socket_is_empty(fd);
-}
-
-/* Take the three descriptors of a join, which there is one of: what it brings, and the end of the
+/* Take the descriptors of a join, which there is one of: what it brings, and the end of the
  * process, are the connection's until that ends. */
 static int dialogue_take_arena(struct control_worker *worker, struct error *error)
 {
@@ -132,14 +131,7 @@ static int dialogue_take_arena(struct control_worker *worker, struct error *erro
         return error_set(error, ERR_PROTOCOL, "join came with %d descriptors, must be %d",
                          stream->descriptor_count, CONTROL_DESCRIPTORS);
     if (!dialogue_is_eventfd(stream->descriptors[1]))
-        return error_set(error, ERR_PROTOCOL, "the submission doorbell of join is not an eventfd");
-    if (!dialogue_is_socket(stream->descriptors[2]))
-        return error_set(error, ERR_PROTOCOL,
-                         "the completion doorbell of join is not an empty Unix stream socket");
-    if (!dialogue_is_own(stream->descriptors[2], &worker->credentials))
-        return error_set(error, ERR_PROTOCOL,
-                         "the completion doorbell of join is not of a pair that the process has "
-                         "made");
+        return error_set(error, ERR_PROTOCOL, "the doorbell of join is not an eventfd");
     int result = arena_attach(&worker->arena, stream->descriptors[0],
                               worker->control->config->arena_bytes, error);
     if (result < 0)
@@ -149,9 +141,14 @@ static int dialogue_take_arena(struct control_worker *worker, struct error *erro
         arena_unmap(&worker->arena);
         return result;
     }
+    result = dialogue_make_bell(worker, error);
+    if (result < 0) {
+        arena_unmap(&worker->arena);
+        control_arena_release(worker->control, worker->id);
+        return result;
+    }
     close(stream->descriptors[0]); /* mapped, so that this is not the end of it */
     worker->doorbells[0] = stream->descriptors[1];
-    worker->doorbells[1] = stream->descriptors[2];
     worker->has_arena = true;
     stream->descriptor_count = 0;
     return 0;
@@ -336,7 +333,7 @@ void control_dialogue_accept(struct control *control, int fd)
         return;
     }
     worker->control = control;
-    worker->process = -1;
+    worker->process = worker->bell = -1;
     worker->id = control->next_worker++;
     worker->credentials =
         (struct coordinator_credentials){credentials.uid, (uint32_t)credentials.pid};

@@ -68,9 +68,9 @@ void engine_ring_workers(struct engine *engine)
         worker->to_ring = false;
         if (!arena_worker_needs_doorbell(&worker->exchange.arena))
             continue;
-        /* A socket, not an eventfd: whatever the worker does to it, this cannot block. */
-        ssize_t sent = send(worker->completion_doorbell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        (void)sent; /* a full socket means that it is ringing already */
+        /* A pipe, not an eventfd: whatever the worker does to its end, this cannot block. */
+        ssize_t rung = write(worker->completion_doorbell, "", 1);
+        (void)rung; /* a full pipe means that it is ringing already */
     }
 }
 

@@ -16,12 +16,15 @@ static void eventfd_clear(int fd)
     (void)got;
 }
 
-/* A byte each time that it was rung; what remains rings again. */
-static void doorbell_clear(int fd)
+/* A byte each time that it was rung; what remains rings again. The daemon has closed its end: it
+ * is gone, or has let this rank go, and no ring comes any more. */
+static void doorbell_clear(int *fd)
 {
     char rings[64];
-    ssize_t got = read(fd, rings, sizeof(rings));
-    (void)got;
+    if (read(*fd, rings, sizeof(rings)) != 0)
+        return;
+    close(*fd);
+    *fd = -1;
 }
 
 /* What happened until the deadline, or at once when something has been found already: 0. */
@@ -68,7 +71,7 @@ void drive_sleep(struct shoal_job *job, uint64_t deadline_ns)
         return;
     if (pollers[0].revents) {
         drive_socket_heard(job);
-        doorbell_clear(job->completion_doorbell);
+        doorbell_clear(&job->completion_doorbell);
     }
     if (pollers[1].revents)
         eventfd_clear(job->wake_fd);

@@ -54,8 +54,8 @@ static void forking_in_child(void)
         forking_close(&job->arena_fd);
         forking_close(&job->submission_doorbell);
         forking_close(&job->completion_doorbell);
-        forking_close(&job->daemons_doorbell);
         forking_close(&job->wake_fd);
+        forking_close(&job->listen_fd);
         forking_close(&job->completions_fd);
     }
     forking_close(&open_jobs.held);

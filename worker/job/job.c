@@ -458,17 +458,21 @@ static int make_descriptors(struct shoal_job *job, struct error *error)
 {
     int *const fds[] = {&job->submission_doorbell, &job->wake_fd, &job->listen_fd,
                         &job->completions_fd};
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
-        return error_set_errno(error, errno, "cannot make a pair of sockets");
-    job->completion_doorbell = ends[0];
-    job->daemons_doorbell = ends[1];
     for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
         *fds[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         if (*fds[i] < 0)
             return error_set_errno(error, errno, "cannot make an eventfd");
     }
     return 0;
+}
+
+int job_take_bell(struct shoal_job *job, struct error *error)
+{
+    close_descriptor(job->completion_doorbell);
+    job->completion_doorbell = client_take_descriptor(&job->client);
+    return job->completion_doorbell >= 0
+               ? 0
+               : error_set(error, ERR_PROTOCOL, "the daemon's answer came without a doorbell");
 }
 
 static int count_cores(void)
@@ -548,7 +552,7 @@ static struct shoal_job *new_job(const struct job_settings *settings)
     job->timeout_ms = settings->timeout_ms;
     snprintf(job->name, sizeof(job->name), "%s", settings->name);
     job->client.fd = -1;
-    job->submission_doorbell = job->completion_doorbell = job->daemons_doorbell = -1;
+    job->submission_doorbell = job->completion_doorbell = -1;
     job->wake_fd = job->listen_fd = job->completions_fd = job->arena_fd = -1;
     return job;
 }
@@ -652,7 +656,6 @@ void job_destroy(struct shoal_job *job)
         device_queue_destroy(job->device);
     close_descriptor(job->submission_doorbell);
     close_descriptor(job->completion_doorbell);
-    close_descriptor(job->daemons_doorbell);
     close_descriptor(job->wake_fd);
     close_descriptor(job->listen_fd);
     close_descriptor(job->completions_fd);

@@ -188,14 +188,13 @@ struct shoal_job {
     bool device_stuck;           /* the device may still use the arena: both stay until the process
                                   * ends */
     int submission_doorbell;     /* an eventfd shared with the daemon */
-    int completion_doorbell;     /* a socket, which the daemon rings */
-    int daemons_doorbell;  /* the other end, of which the daemon has a copy; kept open here, so
-                            * that its end is never an event */
-    int wake_fd;           /* wakes the driver */
-    int listen_fd;         /* wakes the background thread that listens */
-    int completions_fd;    /* the caller's */
-    int arena_fd;          /* for the daemon, each time that the job is joined */
-    bool completions_used; /* somebody asked for completions_fd */
+    int completion_doorbell;     /* a pipe that the daemon has made, and rings; -1: not joined, or
+                                  * the daemon has closed its end */
+    int wake_fd;                 /* wakes the driver */
+    int listen_fd;               /* wakes the background thread that listens */
+    int completions_fd;          /* the caller's */
+    int arena_fd;                /* for the daemon, each time that the job is joined */
+    bool completions_used;       /* somebody asked for completions_fd */
 
     enum job_driver driver;
     bool driver_sleeping;
@@ -334,6 +333,9 @@ int job_renew_world(struct shoal_job *job, const struct message *joined, struct 
 int job_renew_rule(struct shoal_group *group, const struct message *answer, struct error *error);
 /* How often lists of ranks have been asked for is counted anew; lock held. */
 void job_forget_lists(struct shoal_job *job);
+/* Take the doorbell that came with `joined`, in place of the last one; lock held, unless nobody
+ * else has the job. ERR_PROTOCOL: none came. */
+int job_take_bell(struct shoal_job *job, struct error *error);
 /* What the daemon said about this rank. */
 void job_set_place(struct shoal_job *job, const struct message *joined);
 /* Where the group's ranks meet is given back; lock held. */

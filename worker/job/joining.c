@@ -89,9 +89,9 @@ int joining_ask(struct shoal_job *job, const struct job_settings *settings, stru
                                              : MESSAGE_RECOVERY_CONFIGURED,
     };
     snprintf(join.job, sizeof(join.job), "%s", settings->name);
-    const int fds[3] = {job->arena_fd, job->submission_doorbell, job->daemons_doorbell};
+    const int fds[2] = {job->arena_fd, job->submission_doorbell};
     uint64_t deadline_ns = end_ns + JOB_GRACE_MS * NS_PER_MS;
-    int code = client_send(&job->client, &join, fds, 3, deadline_ns, error);
+    int code = client_send(&job->client, &join, fds, 2, deadline_ns, error);
     job->asked_member = job->member;
     if (code == 0)
         code = joining_wait(job, settings, joined, deadline_ns, error);
@@ -100,6 +100,8 @@ int joining_ask(struct shoal_job *job, const struct job_settings *settings, stru
         return code;
     }
     code = joining_check(settings, joined, error);
+    if (code == 0)
+        code = job_take_bell(job, error);
     if (code < 0)
         message_clear(joined);
     return code;

@@ -168,13 +168,22 @@ int job_release(struct shoal_job *job, int timeout_ms, struct error *error)
 static int rejoin_send(struct shoal_job *job, const struct message *message, uint64_t deadline_ns,
                        struct message *joined, struct error *error)
 {
-    const int fds[3] = {job->arena_fd, job->submission_doorbell, job->daemons_doorbell};
+    const int fds[2] = {job->arena_fd, job->submission_doorbell};
     pthread_mutex_lock(&job->send_lock);
-    int code = client_send(&job->client, message, fds, 3, deadline_ns, error);
+    int code = client_send(&job->client, message, fds, 2, deadline_ns, error);
     pthread_mutex_unlock(&job->send_lock);
     if (code == 0)
         job->asked_member = job->member;
-    return code < 0 ? code : rejoin_wait(job, MESSAGE_JOINED, joined, deadline_ns, error);
+    if (code == 0)
+        code = rejoin_wait(job, MESSAGE_JOINED, joined, deadline_ns, error);
+    if (code < 0)
+        return code;
+    pthread_mutex_lock(&job->lock);
+    code = job_take_bell(job, error);
+    pthread_mutex_unlock(&job->lock);
+    if (code < 0)
+        message_clear(joined);
+    return code;
 }
 
 static int rejoin_ask(struct shoal_job *job, const struct rejoin_ask *ask, uint64_t deadline_ns,

@@ -30,10 +30,10 @@
 #define CONTROL_SOFTWARE "shoald " SHOAL_VERSION
 #define CONTROL_HANDSHAKE_S 5
 #define CONTROL_FLUSH_S 2
-#define CONTROL_DESCRIPTORS 3
+#define CONTROL_DESCRIPTORS 2 /* that a join brings */
 /* Under way, or being closed, or of shared memory, of one user: some more than his workers may join
  * with at once, since closing takes a moment. */
-#define CONTROL_USER_DESCRIPTORS(workers) ((uint64_t)CONTROL_DESCRIPTORS * ((workers) + 16u))
+#define CONTROL_USER_DESCRIPTORS(workers) ((uint64_t)(CONTROL_DESCRIPTORS + 1) * ((workers) + 16u))
 #define CONTROL_DESCRIPTORS_SENT 253 /* that one message may bring: the kernel's limit */
 #define CONTROL_ANY_USER UINT32_MAX
 #define CONTROL_OUTPUT_MAX_BYTES                                                                   \
@@ -100,9 +100,6 @@ void control_close_foreign(struct control *control, uint32_t uid, const int *des
                            size_t count);
 /* A connection on the Unix socket, in which messages may lie unread. */
 void control_close_connection(struct control *control, uint32_t uid, int fd);
-/* Whether a Unix stream socket holds no messages, and so no descriptors; it gets none from now on.
- * Then closing it does not wait. */
-bool control_socket_is_empty(int fd);
 /* How many such threads a user has, or all have (CONTROL_ANY_USER). */
 uint32_t control_closing_count(const struct control *control, uint32_t uid);
 void control_closer_sweep(struct control *control); /* now and then */
@@ -328,7 +325,8 @@ struct control_worker {
     struct event *process_event; /* its end */
     bool has_arena;              /* not yet handed to the engine */
     struct arena arena;
-    int doorbells[2];
+    int doorbells[2]; /* what it rings; the end of a pipe that the engine rings */
+    int bell;         /* the other end of that, which goes out when it has joined; -1: it has */
     UT_hash_handle hh;
 };
 /* Whether the user may have one connection more. ERR_MEMORY. */

@@ -115,15 +115,11 @@ void control_close_foreign(struct control *control, uint32_t uid, const int *des
     control_closer_sweep(control);
 }
 
-bool control_socket_is_empty(int fd)
-{
-    int bytes = 0;
-    return shutdown(fd, SHUT_RD) == 0 && ioctl(fd, FIONREAD, &bytes) == 0 && bytes == 0;
-}
-
 void control_close_connection(struct control *control, uint32_t uid, int fd)
 {
-    if (control_socket_is_empty(fd))
+    int bytes = 0;
+    /* It holds no messages, and so no descriptors, and gets none from now on. */
+    if (shutdown(fd, SHUT_RD) == 0 && ioctl(fd, FIONREAD, &bytes) == 0 && bytes == 0)
         close(fd);
     else
         control_close_foreign(control, uid, &fd, 1);

@@ -20,6 +20,13 @@ struct control_worker *control_worker_find(const struct control *control, uint32
     return worker;
 }
 
+static void worker_close_bell(struct control_worker *worker)
+{
+    if (worker->bell >= 0)
+        close(worker->bell);
+    worker->bell = -1;
+}
+
 static void worker_destroy(struct control_worker *worker)
 {
     HASH_DEL(worker->control->workers, worker);
@@ -34,6 +41,7 @@ static void worker_destroy(struct control_worker *worker)
     if (worker->process >= 0)
         close(worker->process);
     control_arena_drop(worker);
+    worker_close_bell(worker);
     control_arena_leave(worker->control, worker->id);
     free(worker);
 }
@@ -129,6 +137,7 @@ void control_arena_drop(struct control_worker *worker)
     arena_unmap(&worker->arena);
     close(worker->doorbells[0]);
     close(worker->doorbells[1]);
+    worker_close_bell(worker);
     worker->has_arena = false;
     control_arena_release(worker->control, worker->id);
 }

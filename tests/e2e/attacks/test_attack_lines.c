@@ -23,7 +23,7 @@
 #define LINE_BYTES ((size_t)1 << 20)
 #define ATTACKER_UID 65533
 #define OTHER_UID 65532
-#define HELLO "{\"type\":\"hello\",\"protocol\":2,\"software\":\"test\",\"pid\":1}\n"
+#define HELLO "{\"type\":\"hello\",\"protocol\":3,\"software\":\"test\",\"pid\":1}\n"
 #define PING "{\"type\":\"ping\",\"x\":["
 
 static struct cluster *cluster;

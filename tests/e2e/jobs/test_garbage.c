@@ -103,7 +103,7 @@ static void refused(int fd, const void *bytes, size_t count, const char *logged)
 }
 
 #define REFUSED(fd, text, logged) refused(fd, text, sizeof(text) - 1, logged)
-#define HELLO "{\"type\":\"hello\",\"protocol\":2,\"software\":\"test\",\"pid\":1}\n"
+#define HELLO "{\"type\":\"hello\",\"protocol\":3,\"software\":\"test\",\"pid\":1}\n"
 
 /* A line of more than 1 MiB. */
 static void refuse_long_line(int fd, const char *logged)
@@ -143,9 +143,9 @@ START_TEST(test_control_port)
     REFUSED(connect_tcp(port), "GET / HTTP/1.0\r\n\r\n", reason);
     REFUSED(connect_tcp(port), "\x16\x03\x01\x02\n", reason);
     REFUSED(connect_tcp(port), "{\"type\":\"ping\",\"heard\":0}\n", reason);
-    REFUSED(connect_tcp(port), "{\"type\":\"hello\",\"protocol\":2}\n", reason);
+    REFUSED(connect_tcp(port), "{\"type\":\"hello\",\"protocol\":3}\n", reason);
     REFUSED(connect_tcp(port),
-            "{\"type\":\"hello\",\"protocol\":2,\"software\":\"x\",\"node\":\"nobody\","
+            "{\"type\":\"hello\",\"protocol\":3,\"software\":\"x\",\"node\":\"nobody\","
             "\"roster\":\"00\",\"nonce\":\"00\"}\n",
             reason);
     refuse_long_line(connect_tcp(port), reason);

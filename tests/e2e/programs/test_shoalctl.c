@@ -83,7 +83,7 @@ START_TEST(test_impostors)
 {
     impostor_check("HTTP/1.0 400 Bad Request\r\n", "is no shoald");
     impostor_check("[1,2]\n", "is no shoald");
-    impostor_check("{\"type\":\"hello\",\"protocol\":3,\"node\":\"a\"}\n", "speaks protocol 3");
+    impostor_check("{\"type\":\"hello\",\"protocol\":9,\"node\":\"a\"}\n", "speaks protocol 9");
     impostor_check("{\"type\":\"error\",\"code\":-8,\"text\":\"not\\u001b you\"}\n",
                    "not\\u001b you");
 }

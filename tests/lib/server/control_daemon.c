@@ -443,7 +443,7 @@ void control_client_open(struct control_client *client, const struct control_dae
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof(address.sun_path), "%.107s", daemon->config.socket_path);
     client->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    client->doorbells[0] = client->doorbells[1] = -1;
+    client->doorbell = -1;
     client->uid = geteuid();
     line_reader_init(&client->lines, MESSAGE_LINE_BYTES);
     ck_assert_int_eq(connect(client->fd, (struct sockaddr *)&address, sizeof(address)), 0);
@@ -452,10 +452,8 @@ void control_client_open(struct control_client *client, const struct control_dae
 void control_client_close(struct control_client *client)
 {
     close(client->fd);
-    for (int i = 0; i < 2; i++) {
-        if (client->doorbells[i] >= 0)
-            close(client->doorbells[i]);
-    }
+    if (client->doorbell >= 0)
+        close(client->doorbell);
     line_reader_clear(&client->lines);
 }
 
@@ -499,7 +497,7 @@ void control_client_hello(struct control_client *client)
 {
     struct message answer;
     control_client_write(client,
-                         "{\"type\":\"hello\",\"protocol\":2,\"software\":\"test\",\"pid\":1}\n");
+                         "{\"type\":\"hello\",\"protocol\":3,\"software\":\"test\",\"pid\":1}\n");
     control_client_expect(client, MESSAGE_DAEMON_HELLO, &answer);
 }
 
@@ -519,22 +517,12 @@ void control_client_open_as(struct control_client *client, const struct control_
     become(own);
 }
 
-/* Make it as the user who has connected. */
-static void make_pair(const struct control_client *client, int ends[2])
-{
-    uid_t own = geteuid();
-    become(client->uid);
-    int result = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends);
-    become(own);
-    ck_assert_int_eq(result, 0);
-}
-
 void control_client_join(struct control_client *client, const char *job, unsigned world_size,
                          int rank)
 {
     struct arena arena;
     struct error error = {0};
-    int fds[3];
+    int fds[2];
     char line[256];
     union {
         struct cmsghdr align;
@@ -542,11 +530,7 @@ void control_client_join(struct control_client *client, const char *job, unsigne
     } ancillary = {0};
     ck_assert_msg(arena_create(&arena, ARENA_LEAST_BYTES, 64, &fds[0], &error) == 0, "%s",
                   error.text);
-    fds[1] = client->doorbells[0] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int ends[2];
-    make_pair(client, ends);
-    close(ends[0]);
-    fds[2] = client->doorbells[1] = ends[1];
+    fds[1] = client->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     snprintf(line, sizeof(line),
              "{\"type\":\"join\",\"job\":\"%s\",\"world_size\":%u,\"rank\":%d,\"local_rank\":-1,"
              "\"timeout_ms\":15000}\n",

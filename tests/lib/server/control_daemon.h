@@ -51,7 +51,7 @@ int control_daemon_bind(uint16_t *port);
 struct control_client {
     int fd;
     struct line_reader lines;
-    int doorbells[2];
+    int doorbell;
     uint32_t uid; /* who has connected */
 };
 
@@ -66,7 +66,7 @@ void control_client_write(struct control_client *client, const char *text);
 /* The next line, valid until the next call; NULL at the end. Waits for 20 s at most. */
 const char *control_client_line(struct control_client *client);
 void control_client_hello(struct control_client *client);
-/* join with an arena and doorbells. */
+/* join with an arena and a doorbell. */
 void control_client_join(struct control_client *client, const char *job, unsigned world_size,
                          int rank);
 /* The next line, which must be of this type. */

@@ -25,7 +25,8 @@ struct worker {
     int fd;
     char line[LINE_BYTES];
     size_t bytes;
-    int fds[3]; /* arena, submission doorbell, completion doorbell */
+    int fds[2];   /* arena, submission doorbell */
+    int bells[2]; /* a pipe: the rank's end until it has joined; the daemon's */
     struct arena arena;
     int rank;      /* -1: not joined */
     bool attached; /* its arena is mapped */
@@ -66,7 +67,7 @@ static void fake_ring(void *context, uint32_t rank)
     for (uint32_t i = 0; i < daemon->worker_count; i++) {
         struct worker *worker = &daemon->workers[i];
         if (worker->rank == (int)rank && worker->fd >= 0)
-            ck_assert_int_gt(send(worker->fds[2], "", 1, MSG_DONTWAIT), 0);
+            ck_assert_int_gt(write(worker->bells[1], "", 1), 0);
     }
 }
 
@@ -83,6 +84,23 @@ static void send_message(struct worker *worker, const struct message *message)
     ck_assert_ptr_nonnull(line);
     send_line(worker, line, length);
     free(line);
+}
+
+/* Send lines, the first with a descriptor. */
+static void send_with(const struct worker *worker, struct iovec *lines, size_t count, int fd)
+{
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
+    struct msghdr header = {.msg_iov = lines,
+                            .msg_iovlen = count,
+                            .msg_control = control,
+                            .msg_controllen = sizeof(control)};
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(rights), &fd, sizeof(int));
+    if (worker->fd >= 0 && sendmsg(worker->fd, &header, MSG_NOSIGNAL) < 0)
+        ck_assert(errno == EPIPE || errno == ECONNRESET);
 }
 
 static void fail_group(struct fake_daemon *daemon, int group, int code, const char *text)
@@ -111,10 +129,11 @@ static void fake_let_go(struct fake_daemon *daemon, struct worker *worker)
         arena_unmap(&worker->arena);
     }
     worker->attached = false;
-    for (int i = 0; i < 3; i++) {
-        if (worker->fds[i] >= 0)
-            close(worker->fds[i]);
-        worker->fds[i] = -1;
+    int *const all[] = {&worker->fds[0], &worker->fds[1], &worker->bells[0], &worker->bells[1]};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        if (*all[i] >= 0)
+            close(*all[i]);
+        *all[i] = -1;
     }
 }
 
@@ -159,8 +178,9 @@ static void fake_open_group(struct fake_daemon *daemon, uint32_t group, const ui
 static void fake_take_arena(struct worker *worker)
 {
     struct error error;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 2; i++)
         ck_assert_int_ge(worker->fds[i], 0);
+    ck_assert_int_eq(pipe2(worker->bells, O_CLOEXEC | O_NONBLOCK), 0);
     ck_assert_msg(arena_attach(&worker->arena, worker->fds[0], UINT64_MAX, &error) == 0, "%s",
                   error.text);
     worker->attached = true;
@@ -192,7 +212,12 @@ static void fake_begin(struct fake_daemon *daemon)
         joined.recovery =
             daemon->options.recovery ? MESSAGE_RECOVERY_ON : MESSAGE_RECOVERY_CONFIGURED;
         joined.restart_ms = daemon->options.restart_ms;
-        send_message(worker, &joined);
+        size_t length;
+        char *line = message_encode(&joined, &length);
+        send_with(worker, &(struct iovec){line, length}, 1, worker->bells[0]);
+        close(worker->bells[0]);
+        worker->bells[0] = -1;
+        free(line);
         message_clear(&joined);
     }
 }
@@ -269,17 +294,7 @@ static void fake_open_shared(struct fake_daemon *daemon, struct worker *worker,
     ck_assert_int_eq(ftruncate(fd, (off_t)message->bytes), 0);
     ck_assert_int_eq(pwrite(fd, &generation, 1, 0), 1);
     struct iovec parts[2] = {{lines[0], lengths[0]}, {lines[1], lengths[1]}};
-    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
-    struct msghdr header = {.msg_iov = parts,
-                            .msg_iovlen = fails ? 2 : 1,
-                            .msg_control = control,
-                            .msg_controllen = sizeof(control)};
-    struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(rights), &fd, sizeof(int));
-    ck_assert_int_gt(sendmsg(worker->fd, &header, MSG_NOSIGNAL), 0);
+    send_with(worker, parts, fails ? 2 : 1, fd);
     daemon->failed |= fails;
     close(fd);
     free(lines[0]);
@@ -416,7 +431,7 @@ static void read_worker(struct fake_daemon *daemon, struct worker *worker)
 {
     struct iovec part = {.iov_base = worker->line + worker->bytes,
                          .iov_len = sizeof(worker->line) - worker->bytes};
-    _Alignas(struct cmsghdr) char control[CMSG_SPACE(3 * sizeof(int))];
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
     struct msghdr header = {.msg_iov = &part,
                             .msg_iovlen = 1,
                             .msg_control = control,
@@ -446,7 +461,7 @@ static void accept_worker(struct fake_daemon *daemon)
     ck_assert_int_ge(fd, 0);
     ck_assert_uint_lt(daemon->worker_count, FAKE_RANKS_MAX);
     struct worker *worker = &daemon->workers[daemon->worker_count++];
-    *worker = (struct worker){.fd = fd, .fds = {-1, -1, -1}, .rank = -1};
+    *worker = (struct worker){.fd = fd, .fds = {-1, -1}, .bells = {-1, -1}, .rank = -1};
 }
 
 static void clear(int fd)

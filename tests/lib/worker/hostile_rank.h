@@ -11,7 +11,7 @@
 struct hostile_rank {
     int fd;
     struct arena arena;
-    int doorbell, bells[2];
+    int doorbell;
 };
 
 /* A job of so many ranks, which have joined: of a user who is neither root nor the daemon's, if the

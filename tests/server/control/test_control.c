@@ -110,10 +110,10 @@ START_TEST(test_other_protocol)
     start_one();
     control_client_open(&client, daemons[0]);
     control_client_write(&client,
-                         "{\"type\":\"hello\",\"protocol\":3,\"software\":\"next\",\"pid\":1}\n");
+                         "{\"type\":\"hello\",\"protocol\":9,\"software\":\"next\",\"pid\":1}\n");
     control_client_expect(&client, MESSAGE_ERROR, &message);
     ck_assert_int_eq(message.code, ERR_PROTOCOL);
-    ck_assert_ptr_nonnull(strstr(message.text, "next speaks 3"));
+    ck_assert_ptr_nonnull(strstr(message.text, "next speaks 9"));
     ck_assert_ptr_null(control_client_line(&client));
     control_client_close(&client);
 }
@@ -122,9 +122,9 @@ END_TEST
 static const char *const garbage[] = {
     "GET / HTTP/1.1\r\n\r\n",
     "{\"type\":\"status\"}\n",
-    "{\"type\":\"hello\",\"protocol\":2,\"software\":\"x\"}\n",
-    "{\"type\":\"hello\",\"protocol\":2,\"software\":\"x\",\"pid\":1}\n{\"type\":\"leave\"}\n",
-    "{\"type\":\"hello\",\"protocol\":2,\"software\":\"x\",\"pid\":1}\n{\"type\":\"join\","
+    "{\"type\":\"hello\",\"protocol\":3,\"software\":\"x\"}\n",
+    "{\"type\":\"hello\",\"protocol\":3,\"software\":\"x\",\"pid\":1}\n{\"type\":\"leave\"}\n",
+    "{\"type\":\"hello\",\"protocol\":3,\"software\":\"x\",\"pid\":1}\n{\"type\":\"join\","
     "\"job\":\"t\",\"world_size\":1,\"rank\":0,\"local_rank\":0,\"timeout_ms\":0}\n",
 };
 
@@ -491,7 +491,7 @@ static const char *const tcp_garbage[] = {
     "\x16\x03\x01\x02\x00\x01\xfc\x03\x03 not json\n",
     "{\"type\":\"ping\"}\n",
     "{\"type\":\"job_failed\",\"job_id\":\"1\",\"code\":-5,\"text\":\"\"}\n",
-    "{\"type\":\"hello\",\"protocol\":2,\"software\":\"x\",\"node\":\"b\",\"roster\":\"00\"}\n",
+    "{\"type\":\"hello\",\"protocol\":3,\"software\":\"x\",\"node\":\"b\",\"roster\":\"00\"}\n",
 };
 
 START_TEST(test_tcp_garbage)

@@ -9,7 +9,7 @@
 #include "tests/lib/server/control_daemon.h"
 #include "tests/lib/suite.h"
 
-#define HELLO "{\"type\":\"hello\",\"protocol\":2,\"software\":\"test\",\"pid\":1}\n"
+#define HELLO "{\"type\":\"hello\",\"protocol\":3,\"software\":\"test\",\"pid\":1}\n"
 #define TABLES_LEAST 6   /* of a connection, its user, its worker and its job */
 #define MEMORIES_MOST 40 /* as large, whatever for */
 

@@ -216,16 +216,16 @@ END_TEST
 /* Lines that do not end, with descriptors: the daemon keeps those of so many. */
 START_TEST(test_descriptors_that_wait)
 {
-    enum { CLIENTS = DESCRIPTORS / 3 + 1 };
+    enum { CLIENTS = DESCRIPTORS / 2 + 1 };
     struct control_client clients[CLIENTS], bob;
-    const int fds[3] = {0, 1, 2};
+    const int fds[2] = {0, 1};
     if (!is_root()) {
         suite_skip("test_descriptors_that_wait", "connecting as another user takes root");
         return;
     }
     for (int i = 0; i < CLIENTS; i++) {
         open_as(&clients[i], ALICE);
-        send_with(clients[i].fd, "{\"type\":\"ping\"", fds, 3);
+        send_with(clients[i].fd, "{\"type\":\"ping\"", fds, 2);
     }
     ck_assert_ptr_null(control_client_line(&clients[CLIENTS - 1]));
     joins(&bob, BOB, "bob");
@@ -362,7 +362,7 @@ static void expect_refused(uint32_t uid, const char *line)
 START_TEST(test_nobody_knows_him)
 {
     static const char *const lines[] = {
-        "{\"type\":\"hello\",\"protocol\":2,\"software\":\"test\",\"pid\":1}\n",
+        "{\"type\":\"hello\",\"protocol\":3,\"software\":\"test\",\"pid\":1}\n",
         "{\"type\":\"status\"}\n", "{\"type\":\"drain\"}\n",
         "{\"type\":\"trace\",\"job\":\"a\",\"seconds\":1}\n"};
     struct control_client client;

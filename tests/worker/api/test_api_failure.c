@@ -411,7 +411,7 @@ END_TEST
 START_TEST(test_daemon_speaks_nonsense)
 {
     const char *const lines[] = {"{\"type\":\"joined\"}\n", "not json\n", "{\"type\":\"what\"}\n",
-                                 "{\"type\":\"hello\",\"protocol\":2,\"software\":\"x\","
+                                 "{\"type\":\"hello\",\"protocol\":3,\"software\":\"x\","
                                  "\"node\":\"a\"}\n"};
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
         struct fake_daemon *daemon =

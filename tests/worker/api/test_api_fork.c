@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Of a job: its socket, its doorbell, both ends of the daemon's, what wakes the driver, and what
- * the caller polls. */
+/* Of a job: its socket, its arena, its doorbell and the daemon's, what wakes the driver and the
+ * background thread, and what the caller polls. */
 #define JOB_DESCRIPTORS 7
 
 static int descriptor_count(void)

@@ -6,6 +6,7 @@
 #include "worker/shoal.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 
 #define GOOD(call) ck_assert_msg((call) == SHOAL_OK, "%s: %s", #call, shoal_error_text())
 #define HELLO                                                                                      \
-    "{\"type\":\"hello\",\"protocol\":2,\"software\":\"shoald 9\",\"node\":\"a\",\"member\":5}\n"
+    "{\"type\":\"hello\",\"protocol\":3,\"software\":\"shoald 9\",\"node\":\"a\",\"member\":5}\n"
 #define JOINED(rank, world, weights, chunk)                                                        \
     "{\"type\":\"joined\",\"job_id\":\"1f\",\"generation\":1,\"rank\":" #rank                      \
     ",\"world_size\":" #world ",\"local_rank\":0,\"local_size\":1,\"node_index\":0,"               \
@@ -33,6 +34,7 @@ struct script {
     pthread_t thread;
     char got[4][512]; /* what the library said */
     int descriptors;  /* that came along */
+    bool without;     /* `joined` comes without its doorbell */
 };
 
 /* Of the test that sets it no number is the client's any more when it is closed: another thread may
@@ -49,6 +51,30 @@ int close(int fd)
         closed++;
     }
     return (int)syscall(SYS_close, fd);
+}
+
+/* Send a line; with a doorbell, where it is `joined`. Returns whether somebody hears it. */
+static bool script_answer(const struct script *script, int fd, const char *line)
+{
+    size_t length = strlen(line);
+    int bell[2];
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec part = {(char *)(uintptr_t)line, length};
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+    ck_assert_int_eq(pipe(bell), 0);
+    if (strstr(line, "joined") && !script->without) {
+        header.msg_control = control;
+        header.msg_controllen = sizeof(control);
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(rights), &bell[0], sizeof(int));
+    }
+    ssize_t sent = sendmsg(fd, &header, MSG_NOSIGNAL);
+    close(bell[0]);
+    close(bell[1]);
+    return sent == (ssize_t)length;
 }
 
 static void *script_run(void *argument)
@@ -81,13 +107,8 @@ static void *script_run(void *argument)
         }
         if (!script->answers[i])
             break;
-        size_t length = strlen(script->answers[i]), sent = 0;
-        while (sent < length) {
-            ssize_t n = send(fd, script->answers[i] + sent, length - sent, MSG_NOSIGNAL);
-            if (n <= 0)
-                goto end;
-            sent += (size_t)n;
-        }
+        if (!script_answer(script, fd, script->answers[i]))
+            break;
     }
 end:
     close(fd);
@@ -144,9 +165,9 @@ START_TEST(test_hello_refused)
     refused("garbage\n", NULL, SHOAL_EPROTOCOL, "makes no sense");
     refused("\n", NULL, SHOAL_EPROTOCOL, "makes no sense");
     refused("{\"type\":\"hello\"}\n", NULL, SHOAL_EPROTOCOL, "protocol");
-    refused("{\"type\":\"hello\",\"protocol\":3,\"software\":\"shoald "
+    refused("{\"type\":\"hello\",\"protocol\":9,\"software\":\"shoald "
             "9\",\"node\":\"a\",\"member\":5}\n",
-            NULL, SHOAL_EPROTOCOL, "shoald 9) speaks protocol 3");
+            NULL, SHOAL_EPROTOCOL, "shoald 9) speaks protocol 9");
     refused("{\"type\":\"left\"}\n", NULL, SHOAL_EPROTOCOL, "not hello");
     refused("{\"type\":\"error\",\"request\":0,\"code\":-8,\"text\":\"the daemon drains\"}\n", NULL,
             SHOAL_EREFUSED, "the daemon drains");
@@ -176,6 +197,17 @@ START_TEST(test_join_refused)
 }
 END_TEST
 
+/* Nothing would wake the driver. */
+START_TEST(test_joined_without_a_doorbell)
+{
+    struct script script = {.answers = {HELLO, JOINED(1, 2, "[1]", 4096), NULL}, .without = true};
+    shoal_job *job = NULL;
+    ck_assert_int_eq(open_against(&script, 20000, &job), SHOAL_EPROTOCOL);
+    ck_assert_ptr_nonnull(strstr(shoal_error_text(), "without a doorbell"));
+    script_stop(&script);
+}
+END_TEST
+
 START_TEST(test_what_is_said)
 {
     struct script script = {
@@ -187,10 +219,10 @@ START_TEST(test_what_is_said)
     ck_assert_int_eq(shoal_group_size(shoal_world(job)), 2);
     GOOD(shoal_close(job));
     script_stop(&script);
-    ck_assert_int_eq(script.descriptors, 3);
+    ck_assert_int_eq(script.descriptors, 2);
     char expected[128];
     ck_assert_ptr_nonnull(strstr(script.got[0], "\"type\":\"hello\""));
-    ck_assert_ptr_nonnull(strstr(script.got[0], "\"protocol\":2"));
+    ck_assert_ptr_nonnull(strstr(script.got[0], "\"protocol\":3"));
     ck_assert_ptr_nonnull(strstr(script.got[0], "libshoal " SHOAL_VERSION));
     snprintf(expected, sizeof(expected), "\"pid\":%d", (int)getpid());
     ck_assert_ptr_nonnull(strstr(script.got[0], expected));
@@ -407,6 +439,7 @@ int main(void)
     tcase_set_timeout(cases, 120);
     tcase_add_test(cases, test_hello_refused);
     tcase_add_test(cases, test_join_refused);
+    tcase_add_test(cases, test_joined_without_a_doorbell);
     tcase_add_test(cases, test_what_is_said);
     tcase_add_test(cases, test_failure_with_joined);
     tcase_add_test(cases, test_silence);
