@@ -2,7 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/netlink.h>
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <string.h>
@@ -20,7 +23,11 @@
 #define PR_SET_VMA 0x53564d41 /* names of mappings */
 #endif
 #define INFINIBAND_IOCTLS 0x1b00u /* those of verbs */
-#define SOCKET_IOCTLS 0x8900u     /* from 0x8910 on; before that whose signals a socket sends */
+#define NAMESPACES                                                                                 \
+    (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID |  \
+     CLONE_NEWNET)
+#define KIND 0xfu /* of a socket's type, without its flags */
+#define EXACTLY UINT32_MAX
 
 /* The calls that the filter allows. Any other call fails with ENOSYS, as if the kernel did not have
  * it, so that a library that tries a newer one does without. The list has names, since libseccomp
@@ -105,7 +112,6 @@ static const char *const allowed[] = {
     "sendmmsg",
     "sendmsg",
     "sendto",
-    "setsockopt",
     "shutdown",
     /* waiting */
     "clock_nanosleep",
@@ -188,65 +194,95 @@ static const char *const allowed[] = {
 #endif
 };
 
-/* The filter allows a call when the lower 32 bits of one argument have this value under the mask.
- * The kernel looks at no other bits of it. */
+/* The filter allows a call when the lower 32 bits of its first arguments have these values under
+ * their masks; the kernel looks at no other bits of them. A mask of 0 lets anything through. */
+#define ARGUMENTS 3
 struct allowance {
     int call;
-    unsigned argument;
-    uint32_t mask, value;
+    struct {
+        uint32_t mask, value;
+    } arguments[ARGUMENTS];
 };
 
 static const struct allowance allowances[] = {
-    /* a thread, but no process; what clone3 is asked for lies in memory, where no filter looks */
-    {SCMP_SYS(clone), 0, CLONE_THREAD, CLONE_THREAD},
-    {SCMP_SYS(socket), 0, UINT32_MAX, AF_UNIX},
-    {SCMP_SYS(socket), 0, UINT32_MAX, AF_INET},
-    {SCMP_SYS(socket), 0, UINT32_MAX, AF_INET6},
-    {SCMP_SYS(socket), 0, UINT32_MAX, AF_NETLINK}, /* which interfaces there are */
-    {SCMP_SYS(socketpair), 0, UINT32_MAX, AF_UNIX},
+    /* a thread, but no process, and no namespace of its own; what clone3 is asked for lies in
+     * memory, where no filter looks */
+    {SCMP_SYS(clone), {{CLONE_THREAD | NAMESPACES, CLONE_THREAD}}},
+    {SCMP_SYS(socket), {{EXACTLY, AF_UNIX}}},
+    {SCMP_SYS(socket), {{EXACTLY, AF_INET}, {KIND, SOCK_STREAM}, {EXACTLY, 0}}},
+    {SCMP_SYS(socket), {{EXACTLY, AF_INET}, {KIND, SOCK_STREAM}, {EXACTLY, IPPROTO_TCP}}},
+    {SCMP_SYS(socket), {{EXACTLY, AF_INET}, {KIND, SOCK_DGRAM}, {EXACTLY, 0}}},
+    {SCMP_SYS(socket), {{EXACTLY, AF_INET}, {KIND, SOCK_DGRAM}, {EXACTLY, IPPROTO_UDP}}},
+    {SCMP_SYS(socket), {{EXACTLY, AF_INET6}, {KIND, SOCK_STREAM}, {EXACTLY, 0}}},
+    {SCMP_SYS(socket), {{EXACTLY, AF_INET6}, {KIND, SOCK_STREAM}, {EXACTLY, IPPROTO_TCP}}},
+    {SCMP_SYS(socket), {{EXACTLY, AF_INET6}, {KIND, SOCK_DGRAM}, {EXACTLY, 0}}},
+    {SCMP_SYS(socket), {{EXACTLY, AF_INET6}, {KIND, SOCK_DGRAM}, {EXACTLY, IPPROTO_UDP}}},
+    /* which interfaces and RDMA devices there are */
+    {SCMP_SYS(socket), {{EXACTLY, AF_NETLINK}, {0}, {EXACTLY, NETLINK_ROUTE}}},
+    {SCMP_SYS(socket), {{EXACTLY, AF_NETLINK}, {0}, {EXACTLY, NETLINK_RDMA}}},
+    {SCMP_SYS(socketpair), {{EXACTLY, AF_UNIX}}},
+    /* of a socket itself, and of TCP and IP what no packet filter or route of the machine has */
+    {SCMP_SYS(setsockopt), {{0}, {EXACTLY, SOL_SOCKET}}},
+    {SCMP_SYS(setsockopt), {{0}, {EXACTLY, IPPROTO_TCP}, {~0xfu, 0}}}, /* up to TCP_MD5SIG */
+    {SCMP_SYS(setsockopt), {{0}, {EXACTLY, IPPROTO_TCP}, {EXACTLY, TCP_USER_TIMEOUT}}},
+    {SCMP_SYS(setsockopt), {{0}, {EXACTLY, IPPROTO_TCP}, {EXACTLY, TCP_NOTSENT_LOWAT}}},
+    {SCMP_SYS(setsockopt), {{0}, {EXACTLY, IPPROTO_IP}, {~0x1fu, 0}}},
+    {SCMP_SYS(setsockopt), {{0}, {EXACTLY, IPPROTO_IPV6}, {~0x1fu, 0}}},
     /* nothing that has a descriptor send signals (F_SETOWN, F_SETSIG, F_NOTIFY, F_SETLEASE) */
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_DUPFD},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_DUPFD_CLOEXEC},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_GETFD},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_SETFD},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_GETFL},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_SETFL},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_GETLK},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_SETLK},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_SETLKW},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_OFD_GETLK},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_OFD_SETLK},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_OFD_SETLKW},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_SETPIPE_SZ},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_GETPIPE_SZ},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_ADD_SEALS},
-    {SCMP_SYS(fcntl), 1, UINT32_MAX, F_GET_SEALS},
-    {SCMP_SYS(ioctl), 1, UINT32_MAX, FIONBIO},
-    {SCMP_SYS(ioctl), 1, UINT32_MAX, FIONREAD},
-    {SCMP_SYS(ioctl), 1, UINT32_MAX, SIOCOUTQ}, /* what a user has not taken yet of descriptors */
-    {SCMP_SYS(ioctl), 1, UINT32_MAX, FIOCLEX},
-    {SCMP_SYS(ioctl), 1, UINT32_MAX, TCGETS},
-    {SCMP_SYS(ioctl), 1, 0xff00, INFINIBAND_IOCTLS},
-    {SCMP_SYS(ioctl), 1, 0xffffff10, SOCKET_IOCTLS | 0x10},
-    {SCMP_SYS(ioctl), 1, 0xffffff20, SOCKET_IOCTLS | 0x20},
-    {SCMP_SYS(ioctl), 1, 0xffffff40, SOCKET_IOCTLS | 0x40},
-    {SCMP_SYS(ioctl), 1, 0xffffff80, SOCKET_IOCTLS | 0x80},
-    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_SET_NAME},
-    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_GET_NAME},
-    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_SET_VMA},
-    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_GET_DUMPABLE},
-    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_SET_NO_NEW_PRIVS},
-    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_SET_SECCOMP},
-    {SCMP_SYS(prctl), 0, UINT32_MAX, PR_GET_SECCOMP},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_DUPFD}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_DUPFD_CLOEXEC}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_GETFD}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_SETFD}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_GETFL}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_SETFL}, {O_ASYNC, 0}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_GETLK}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_SETLK}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_SETLKW}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_OFD_GETLK}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_OFD_SETLK}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_OFD_SETLKW}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_SETPIPE_SZ}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_GETPIPE_SZ}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_ADD_SEALS}}},
+    {SCMP_SYS(fcntl), {{0}, {EXACTLY, F_GET_SEALS}}},
+    {SCMP_SYS(ioctl), {{0}, {EXACTLY, FIONBIO}}},
+    {SCMP_SYS(ioctl), {{0}, {EXACTLY, FIONREAD}}},
+    {SCMP_SYS(ioctl),
+     {{0}, {EXACTLY, SIOCOUTQ}}}, /* what a user has not taken yet of descriptors */
+    {SCMP_SYS(ioctl), {{0}, {EXACTLY, FIOCLEX}}},
+    {SCMP_SYS(ioctl), {{0}, {EXACTLY, TCGETS}}},
+    {SCMP_SYS(ioctl), {{0}, {0xff00, INFINIBAND_IOCTLS}}},
+    /* what interfaces are, and not what they are to be */
+    {SCMP_SYS(ioctl), {{0}, {EXACTLY, SIOCGIFNAME}}},
+    {SCMP_SYS(ioctl), {{0}, {EXACTLY, SIOCGIFCONF}}},
+    {SCMP_SYS(ioctl), {{0}, {EXACTLY, SIOCGIFFLAGS}}},
+    {SCMP_SYS(ioctl), {{0}, {EXACTLY, SIOCGIFADDR}}},
+    {SCMP_SYS(ioctl), {{0}, {EXACTLY, SIOCGIFNETMASK}}},
+    {SCMP_SYS(ioctl), {{0}, {EXACTLY, SIOCGIFMTU}}},
+    {SCMP_SYS(ioctl), {{0}, {EXACTLY, SIOCGIFHWADDR}}},
+    {SCMP_SYS(ioctl), {{0}, {EXACTLY, SIOCGIFINDEX}}},
+    {SCMP_SYS(prctl), {{EXACTLY, PR_SET_NAME}}},
+    {SCMP_SYS(prctl), {{EXACTLY, PR_GET_NAME}}},
+    {SCMP_SYS(prctl), {{EXACTLY, PR_SET_VMA}}},
+    {SCMP_SYS(prctl), {{EXACTLY, PR_GET_DUMPABLE}}},
+    {SCMP_SYS(prctl), {{EXACTLY, PR_SET_NO_NEW_PRIVS}}},
+    {SCMP_SYS(prctl), {{EXACTLY, PR_SET_SECCOMP}}},
+    {SCMP_SYS(prctl), {{EXACTLY, PR_GET_SECCOMP}}},
     /* limits of its own, and the core of the thread itself */
-    {SCMP_SYS(prlimit64), 0, UINT32_MAX, 0},
-    {SCMP_SYS(sched_setaffinity), 0, UINT32_MAX, 0},
+    {SCMP_SYS(prlimit64), {{EXACTLY, 0}}},
+    {SCMP_SYS(sched_setaffinity), {{EXACTLY, 0}}},
 };
 
 static int sandbox_allow_one(scmp_filter_ctx filter, const struct allowance *it)
 {
-    int code = seccomp_rule_add(filter, SCMP_ACT_ALLOW, it->call, 1,
-                                SCMP_CMP(it->argument, SCMP_CMP_MASKED_EQ, it->mask, it->value));
+    struct scmp_arg_cmp compared[ARGUMENTS];
+    unsigned count = 0;
+    for (unsigned i = 0; i < ARGUMENTS; i++) {
+        if (it->arguments[i].mask != 0)
+            compared[count++] =
+                SCMP_CMP(i, SCMP_CMP_MASKED_EQ, it->arguments[i].mask, it->arguments[i].value);
+    }
+    int code = seccomp_rule_add_array(filter, SCMP_ACT_ALLOW, it->call, count, compared);
 #ifdef SHOAL_SANITIZED
     if (code == -EEXIST || code == -EACCES) /* it is allowed altogether */
         return 0;
@@ -268,7 +304,7 @@ static int sandbox_allow(scmp_filter_ctx filter)
     for (size_t i = 0; code == 0 && i < sizeof(allowances) / sizeof(allowances[0]); i++)
         code = sandbox_allow_one(filter, &allowances[i]);
     /* The daemon may signal itself: abort and raise send a signal by number. */
-    struct allowance self = {SCMP_SYS(tgkill), 0, UINT32_MAX, (uint32_t)getpid()};
+    struct allowance self = {SCMP_SYS(tgkill), {{EXACTLY, (uint32_t)getpid()}}};
     return code == 0 ? sandbox_allow_one(filter, &self) : code;
 }
 
