@@ -53,7 +53,8 @@ int exchange_create(struct exchange **exchange, const struct exchange_options *o
         return ERR_MEMORY;
     }
     made->options = *options;
-    made->archived.limit = options->keep_bytes;
+    made->archived.limit = made->archiving.limit = options->keep_bytes;
+    made->archiving.own_user = options->own_user;
     made->peers = peers;
     made->stirred = stirred;
     slab_init(&made->sends, sizeof(struct exchange_send));

@@ -192,6 +192,7 @@ void archives_clear(struct exchange *exchange)
     while (exchange->archives)
         archive_free(exchange, exchange->archives);
     quota_clear(&exchange->archived);
+    quota_clear(&exchange->archiving);
 }
 
 /* --- results ---------------------------------------------------------------------------------- */
@@ -239,8 +240,15 @@ void archive_begin(struct collective *collective)
         collective->ask.kind != COLLECTIVE_ALL_REDUCE ||
         collective->sequence < job->number_sequence)
         return;
-    struct archived *made = archive_make(job->exchange, job->archive,
-                                         collective->ask.count * collective->element_bytes);
+    struct quota *archiving = &job->exchange->archiving;
+    uint64_t bytes = collective->ask.count * collective->element_bytes;
+    if (!quota_has_room(archiving, job->archive->user, bytes))
+        return;
+    struct archived *made = archive_make(job->exchange, job->archive, bytes);
+    if (made && quota_take(archiving, job->archive->user, bytes) != 0) {
+        archived_free(job->exchange, made);
+        made = NULL;
+    }
     if (!made)
         return;
     made->number = job->number + (collective->sequence - job->number_sequence);
@@ -273,6 +281,7 @@ void archive_end(struct collective *collective, bool whole)
         return;
     struct archive *archive = archived->archive;
     collective->archived = NULL;
+    quota_give_back(&exchange->archiving, archive->user, archived->bytes);
     if (!whole) {
         archived_free(exchange, archived);
         return;
@@ -384,5 +393,6 @@ void archives_check_invariants(const struct exchange *exchange)
         count += listed;
     }
     assert(bytes == exchange->archived.used && bytes <= exchange->archived.limit);
+    assert(exchange->archiving.used <= bytes);
     assert(count == exchange->archived_count);
 }

@@ -66,7 +66,8 @@ void archives_clear(struct exchange *exchange);
 int archive_number(struct exchange_job *job, uint64_t sequence, uint64_t number,
                    struct error *error);
 /* The collective, which is new, is one whose result is kept: collective->archived, where there is
- * room. */
+ * room. While it is under way nobody can take that away, so that a user has half of all at most
+ * that is. */
 void archive_begin(struct collective *collective);
 /* It is over; whole: its result is there. Nothing writes to it any more. */
 void archive_end(struct collective *collective, bool whole);

@@ -110,6 +110,7 @@ struct exchange {
     struct archive *archives;    /* server/exchange/ground/archive.h */
     struct quota promised;       /* bytes of the pool, by user: share_promise */
     struct quota archived;       /* bytes in all of them, by user */
+    struct quota archiving;      /* those of collectives under way, which cannot be taken away */
     uint64_t archived_count;
     uint64_t still_ns;      /* for so long the engine did not run though it had to */
     uint64_t link_ns;       /* of the latest tick that counted silence */

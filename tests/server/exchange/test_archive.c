@@ -265,6 +265,30 @@ START_TEST(test_memory_is_shared_by_users)
 }
 END_TEST
 
+/* Collectives that have begun and do not end keep what theirs is to be: of a user's no more than
+ * half of all, so that the other half is there for others. */
+START_TEST(test_what_is_under_way_is_shared_by_users)
+{
+    enum { RESULTS = 8, STUCK = 12 };
+    static const struct {
+        uint32_t user;
+        uint64_t most; /* that it may have under way */
+    } cases[] = {{1000, RESULTS / 2}, {0, RESULTS} /* root is trusted */};
+    struct fixture_options options = alone;
+    options.keep_steps = RESULTS;
+    options.keep_bytes = RESULTS * BYTES;
+    options.user = cases[_i].user;
+    struct fixture *fixture = fixture_create(&options);
+    for (uint32_t i = 0; i < STUCK; i++)
+        fixture_submit_sum(fixture, 0, i, COUNT); /* the other ranks do not come */
+    ck_assert_uint_eq(kept_bytes(fixture), cases[_i].most * BYTES);
+    ck_assert_uint_eq(fixture->exchange->archiving.used, cases[_i].most * BYTES);
+    exchange_job_fail(fixture->exchange, FIXTURE_JOB);
+    ck_assert_uint_eq(fixture->exchange->archiving.used, 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* --- generations ------------------------------------------------------------------------------ */
 
 static int number(struct fixture *fixture, uint32_t rank, uint64_t sequence, uint64_t number)
@@ -512,6 +536,7 @@ int main(void)
     tcase_add_test(tests, test_bytes_bound);
     tcase_add_test(tests, test_jobs_share_the_bytes);
     tcase_add_test(tests, test_memory_is_shared_by_users);
+    tcase_add_loop_test(tests, test_what_is_under_way_is_shared_by_users, 0, 2);
     tcase_add_test(tests, test_numbers_go_on);
     tcase_add_test(tests, test_numbers_that_cannot_be);
     tcase_add_loop_test(tests, test_how_long_it_lasts, 0, 2);
