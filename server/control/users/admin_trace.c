@@ -12,7 +12,8 @@
 
 #define RECORDS_AT_ONCE 2048u
 #define CLOCK_READINGS 16
-#define READ_S 30 /* a client that asks for no more for so long gets no more */
+#define READ_S 30     /* a client that asks for no more for so long gets no more */
+#define TRACES_MAX 8u /* of all users together */
 
 static struct admin_trace *tracing_of(const struct control *control, uint32_t worker)
 {
@@ -167,6 +168,34 @@ static void tracing_displace(const struct admin_trace *by)
     }
 }
 
+/* Throw away the oldest trace, when there are as many as there may be. Root's and that of the
+ * daemon's own user, who has all memory anyway, stay. */
+static void tracing_make_room(struct control *control)
+{
+    struct admin_trace *tracing, *oldest = NULL;
+    uint32_t count = 0;
+    DL_FOREACH2(control->traces, tracing, next_trace)
+    {
+        count++;
+        if (!oldest && tracing->uid != 0 && tracing->uid != geteuid())
+            oldest = tracing;
+    }
+    if (count < TRACES_MAX || !oldest)
+        return;
+    char why[256];
+    struct control_worker *worker = control_worker_find(control, oldest->worker);
+    snprintf(
+        why, sizeof(why),
+        "the trace is thrown away: node %s has memory for %u, and another user takes one; read "
+        "it sooner, or take it later",
+        control->config->node, TRACES_MAX);
+    if (worker)
+        control_worker_refuse(worker, ERR_REFUSED, why);
+    if (!oldest->trace)
+        tracing_stop(oldest);
+    tracing_release(oldest);
+}
+
 /* The connection that has the trace, or had one, is over. */
 static void tracing_on_gone(struct control *control, uint32_t worker)
 {
@@ -203,6 +232,7 @@ static struct admin_trace *tracing_create(struct control_worker *worker, const s
 static int tracing_begin(struct control *control, struct control_worker *worker,
                          const struct job *job, uint32_t duration_ms, struct error *error)
 {
+    tracing_make_room(control);
     struct trace *trace = trace_create(control->trace_number + 1, job->id, TRACE_RECORDS_MAX);
     struct admin_trace *tracing = trace ? tracing_create(worker, job) : NULL;
     if (!tracing) {

@@ -25,6 +25,7 @@
 /* --- the stand-in engine: everything works at once. Used by the control thread alone. */
 
 #define FAKE_ARENAS 64u
+#define FAKE_TRACES 16
 
 struct fake_arena {
     uint64_t job;
@@ -41,7 +42,7 @@ struct fake_engine {
     uint32_t arena_count;
     _Atomic uint32_t status_count;
     uint64_t turns;
-    struct trace *trace; /* being taken */
+    struct trace *traces[FAKE_TRACES]; /* being taken */
     bool refuse_traces;
     bool keep_arenas;
     struct engine_peer_connect peer_connect; /* the last */
@@ -127,13 +128,19 @@ static void fake_release(struct fake_engine *self, uint32_t index)
     self->arenas[index] = self->arenas[--self->arena_count];
 }
 
-static void fake_trace_end(struct engine *engine, enum trace_end end)
+/* End those with this number, or of this job. */
+static void fake_traces_end(struct engine *engine, uint32_t number, uint64_t job,
+                            enum trace_end end)
 {
-    struct trace *trace = fake(engine)->trace;
-    trace->end = end;
-    trace->ended_ns = trace->began_ns + 1000;
-    fake(engine)->trace = NULL;
-    fake_add(engine, ENGINE_TRACED)->trace = trace;
+    for (uint32_t i = 0; i < FAKE_TRACES; i++) {
+        struct trace *trace = fake(engine)->traces[i];
+        if (!trace || (trace->number != number && trace->job != job))
+            continue;
+        trace->end = end;
+        trace->ended_ns = trace->began_ns + 1000;
+        fake(engine)->traces[i] = NULL;
+        fake_add(engine, ENGINE_TRACED)->trace = trace;
+    }
 }
 
 /* Records without a meaning, so many of them that they are read in several parts. */
@@ -146,7 +153,11 @@ static void fake_trace_start(struct engine *engine, struct trace *trace)
         snprintf(event->text, sizeof(event->text), "no traces today");
         return;
     }
-    fake(engine)->trace = trace;
+    uint32_t place = 0;
+    while (place < FAKE_TRACES && fake(engine)->traces[place])
+        place++;
+    ck_assert_uint_lt(place, FAKE_TRACES);
+    fake(engine)->traces[place] = trace;
     trace->began_ns = 1000;
     for (uint32_t i = 0; i < CONTROL_DAEMON_RECORDS; i++)
         trace_add(trace, &(struct trace_record){.begin_ns = 1000 + i,
@@ -155,16 +166,9 @@ static void fake_trace_start(struct engine *engine, struct trace *trace)
                                                 .peer = i % 2 ? i : TRACE_NO_PEER});
 }
 
-static void fake_trace_stop(struct engine *engine, uint32_t number)
-{
-    if (fake(engine)->trace && fake(engine)->trace->number == number)
-        fake_trace_end(engine, TRACE_END_ASKED);
-}
-
 static void fake_job_close(struct engine *engine, uint64_t job)
 {
-    if (fake(engine)->trace && fake(engine)->trace->job == job)
-        fake_trace_end(engine, TRACE_END_JOB_CLOSED);
+    fake_traces_end(engine, 0, job, TRACE_END_JOB_CLOSED);
     for (uint32_t i = fake(engine)->arena_count; i-- > 0;) {
         if (fake(engine)->arenas[i].job == job)
             fake_release(fake(engine), i);
@@ -237,7 +241,7 @@ static void fake_command(struct engine *engine, const struct engine_command *com
         fake_trace_start(engine, command->trace);
         break;
     case COMMAND_TRACE_STOP:
-        fake_trace_stop(engine, command->trace_number);
+        fake_traces_end(engine, command->trace_number, 0, TRACE_END_ASKED);
         break;
     case COMMAND_STOP:
     case COMMAND_PEER_ADMIT:
@@ -297,7 +301,8 @@ static void fake_free(struct fake_engine *self)
         fake_release(self, 0);
     while (self->first)
         fake_event_free(fake_next((struct engine *)self));
-    trace_free(self->trace);
+    for (uint32_t i = 0; i < FAKE_TRACES; i++)
+        trace_free(self->traces[i]);
     close(self->descriptor);
     free(self);
 }

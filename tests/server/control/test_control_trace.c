@@ -356,6 +356,48 @@ START_TEST(test_another_user)
 }
 END_TEST
 
+/* Memory is for eight traces of all users: the oldest makes room for a ninth, but root's stays.
+ * 1: the oldest is still being taken. */
+START_TEST(test_traces_of_many_users)
+{
+    enum { USERS = 9, FIRST = 4242 };
+    struct control_client workers[USERS], clients[USERS];
+    struct error error = {0};
+    struct message message;
+    if (geteuid() != 0) {
+        suite_skip("traces_of_many_users", "needs root to become other users");
+        return;
+    }
+    ck_assert_int_eq(chmod(directory, 0755), 0);
+    daemon_a->config.socket_mode = 0666;
+    ck_assert_msg(control_daemon_start(daemon_a, &error) == 0, "%s", error.text);
+    for (uint32_t i = 0; i < USERS; i++) {
+        char job[16];
+        bool slow = _i == 1 && i == 1;
+        snprintf(job, sizeof(job), "job%u", i);
+        open_client_as(&workers[i], FIRST + i);
+        control_client_join(&workers[i], job, 1, 0);
+        control_client_expect(&workers[i], MESSAGE_JOINED, &message);
+        message_clear(&message);
+        open_client_as(&clients[i], i == 0 ? 0 : FIRST + i);
+        ask(&clients[i], job, slow ? LONG_MS : 10);
+        json_decref(expect(&clients[i], "tracing"));
+        if (!slow)
+            json_decref(expect(&clients[i], "traced"));
+    }
+    expect_error(&clients[1], ERR_REFUSED, "node a has memory for 8");
+    control_client_write(&clients[1], "{\"type\":\"trace_read\"}\n");
+    expect_error(&clients[1], ERR_STATE, "no trace to be read");
+    read_all(&clients[0]);
+    read_all(&clients[2]);
+    read_all(&clients[USERS - 1]);
+    for (uint32_t i = 0; i < USERS; i++) {
+        control_client_close(&clients[i]);
+        control_client_close(&workers[i]);
+    }
+}
+END_TEST
+
 /* Two users, each with a job; the socket is everybody's. */
 static bool start_for_two(const char *test, struct control_client workers[2], uint32_t first)
 {
@@ -441,6 +483,7 @@ int main(void)
     tcase_add_test(tests, test_wrong_words);
     tcase_add_test(tests, test_another_user);
     tcase_add_test(tests, test_users_do_not_wait_for_each_other);
+    tcase_add_loop_test(tests, test_traces_of_many_users, 0, 2);
     tcase_add_loop_test(tests, test_root_and_the_owner_always_may, 0, 2);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
