@@ -21,6 +21,12 @@ static void adapter_send_peer(void *context, uint32_t node, const struct message
     control_peer_send(context, node, message);
 }
 
+static bool adapter_may_say(void *context, uint32_t node, uint32_t uid)
+{
+    const struct control *control = context;
+    return uid == geteuid() || conversation_may_begin(&control->conversations[node], uid);
+}
+
 static void adapter_send_worker(void *context, uint32_t id, const struct message *message)
 {
     struct control_worker *worker = control_worker_find(context, id);
@@ -138,6 +144,7 @@ struct coordinator_io control_coordinator_io(struct control *control)
         .own_user = geteuid(),
         .random = adapter_random,
         .send_peer = adapter_send_peer,
+        .may_say = adapter_may_say,
         .send_worker = adapter_send_worker,
         .end_worker = adapter_end_worker,
         .command = adapter_command,

@@ -1,5 +1,6 @@
 /* What every file of the coordinator stands on: finding, deadlines, and what is sent to daemons,
  * workers and the engine. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -108,6 +109,18 @@ void coordinator_send(struct coordinator *c, uint32_t node, const struct message
     DL_APPEND(c->queue, queued);
 }
 
+int coordinator_may_say(const struct coordinator *c, uint32_t node, uint32_t uid,
+                        struct error *error)
+{
+    if (node == c->config->self || !c->io.may_say || c->io.may_say(c->io.context, node, uid))
+        return 0;
+    return error_set(error, ERR_MEMORY,
+                     "node %s has yet to hear as much of user %" PRIu32
+                     " as may wait for it on node %s: try again when it is back",
+                     coordinator_node_name(c, node), uid,
+                     coordinator_node_name(c, c->config->self));
+}
+
 void coordinator_send_job(struct coordinator *c, const struct job *job,
                           const struct message *message, bool self)
 {
@@ -165,7 +178,7 @@ uint32_t coordinator_remaining_ms(const struct coordinator *c, uint64_t deadline
 
 struct message coordinator_job_message(enum message_type type, const struct job *job)
 {
-    return (struct message){.type = type, .job_id = job->id};
+    return (struct message){.type = type, .job_id = job->id, .uid = job->uid};
 }
 
 void coordinator_message_error(struct message *message, int code, const char *text)

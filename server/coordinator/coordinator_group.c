@@ -64,7 +64,8 @@ static int group_request_check(const struct coordinator *c, const struct worker 
         return error_set(error, ERR_MEMORY,
                          "job '%s' has %u groups, its limit (limits.groups_per_job)", job->name,
                          c->config->groups_per_job);
-    if (group_request_check_waiting(c, worker, ranks->count, error) < 0)
+    if (group_request_check_waiting(c, worker, ranks->count, error) < 0 ||
+        coordinator_may_say(c, job->home, worker->uid, error) < 0)
         return error->code;
     if (group_request(worker, ranks->values, ranks->count, message->nth))
         return error_set(error, ERR_INVALID, "the group has been asked for already");

@@ -206,6 +206,10 @@ void coordinator_unreachable_text(const struct coordinator *c, uint32_t node, ch
 /* To a peer that is reached, or to this daemon itself; otherwise dropped: the peer's loss is known
  * or will be. */
 void coordinator_send(struct coordinator *c, uint32_t node, const struct message *message);
+/* Return 0 when something new of the user's may be sent to the node, else ERR_MEMORY: it is away,
+ * and much of his waits for it. */
+int coordinator_may_say(const struct coordinator *c, uint32_t node, uint32_t uid,
+                        struct error *error);
 /* To every daemon of the job, this one too when `self`. */
 void coordinator_send_job(struct coordinator *c, const struct job *job,
                           const struct message *message, bool self);

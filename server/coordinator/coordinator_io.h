@@ -2,6 +2,7 @@
 #ifndef SERVER_COORDINATOR_COORDINATOR_IO_H
 #define SERVER_COORDINATOR_COORDINATOR_IO_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/base/error.h"
@@ -15,7 +16,12 @@ struct coordinator_io {
     void *context;
     uint32_t own_user; /* the daemon's: this user and root have all of what others share */
     uint64_t (*random)(void *context);
+    /* Of a message that a user has caused, its uid is his, also where that is not sent: what the
+     * node does not hear yet is kept, and counted as his. */
     void (*send_peer)(void *context, uint32_t node, const struct message *message);
+    /* Whether the node may be told of something new of the user's: less is kept for it than he may
+     * have. NULL: always. */
+    bool (*may_say)(void *context, uint32_t node, uint32_t uid);
     void (*send_worker)(void *context, uint32_t worker, const struct message *message);
     /* Close after what was sent; the coordinator has forgotten the worker. */
     void (*end_worker)(void *context, uint32_t worker);

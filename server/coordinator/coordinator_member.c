@@ -129,7 +129,9 @@ static int member_join_check(struct coordinator *c, uint32_t uid, const struct m
         return error_set(error, ERR_UNSUPPORTED,
                          "job '%s' asks for recovery, which node %s has not configured (recovery)",
                          message->job, node);
-    return quota_check(coordinator_quota(c, QUOTA_WORKERS), uid, 1, error);
+    uint32_t home = auth_home_of_job(message->job, c->config->server_count);
+    int result = coordinator_may_say(c, home, uid, error);
+    return result == 0 ? quota_check(coordinator_quota(c, QUOTA_WORKERS), uid, 1, error) : result;
 }
 
 /* NULL, with the error: it has one already, or there is no memory. */

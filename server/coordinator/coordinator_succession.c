@@ -408,6 +408,7 @@ void succession_ask_home(struct coordinator *c, struct worker *worker)
     worker->home = succession_home(succession);
     struct message message = {
         .type = MESSAGE_JOB_REJOIN,
+        .uid = worker->uid,
         .lineage = succession->lineage,
         .generation = succession->generation,
         .rank = (int32_t)worker->rank,

@@ -25,6 +25,9 @@ void unable_tell(struct coordinator *c, const struct unable_rank *who, int64_t h
 {
     if (who->world_size == 0 || home < 0)
         return; /* a newcomer, whom nobody waits for; or the others have no home either */
+    struct error error;
+    if (coordinator_may_say(c, (uint32_t)home, who->uid, &error) != 0)
+        return; /* his others hear that it is away */
     struct message message = {.type = MESSAGE_JOB_UNABLE,
                               .uid = who->uid,
                               .pid = who->pid,

@@ -51,7 +51,8 @@ void worker_refuse(struct coordinator *c, struct worker *worker, int code, const
     } else if (worker->returned) {
         return_withdraw(c, worker);
     } else if (worker->state == WORKER_JOINING && worker->asked) {
-        struct message withdraw = {.type = MESSAGE_JOB_WITHDRAW, .member = worker->id};
+        struct message withdraw = {
+            .type = MESSAGE_JOB_WITHDRAW, .uid = worker->uid, .member = worker->id};
         snprintf(withdraw.job, sizeof(withdraw.job), "%s", worker->name);
         coordinator_send(c, worker->home, &withdraw);
     }

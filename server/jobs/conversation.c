@@ -11,6 +11,7 @@ static void conversation_drop_first(struct conversation *conversation)
     if (!conversation->first)
         conversation->last = NULL;
     conversation->kept_bytes -= line->length;
+    quota_give_back(&conversation->users, line->user, line->length);
     conversation->kept--;
     free(line);
 }
@@ -28,14 +29,23 @@ void conversation_keep_nothing(struct conversation *conversation)
         conversation_drop_first(conversation);
 }
 
-bool conversation_say(struct conversation *conversation, const char *text, size_t length)
+bool conversation_may_begin(const struct conversation *conversation, uint32_t user)
+{
+    return user == 0 || quota_used(&conversation->users, user) < CONVERSATION_USER_MOST_BYTES;
+}
+
+bool conversation_say(struct conversation *conversation, uint32_t user, const char *text,
+                      size_t length)
 {
     if (conversation->kept_bytes + length > CONVERSATION_MOST_BYTES)
         return false;
     struct conversation_line *line = malloc(sizeof(*line) + length + 1);
-    if (!line)
+    if (!line || quota_take(&conversation->users, user, length) != 0) {
+        free(line);
         return false;
+    }
     line->next = NULL;
+    line->user = user;
     line->length = length;
     memcpy(line->text, text, length);
     line->text[length] = '\0';

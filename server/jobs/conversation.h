@@ -8,12 +8,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/error.h"
+#include "common/base/quota.h"
 
 #define CONVERSATION_MOST_BYTES (16ull << 20)
+/* Of a user so much, before nothing new is begun for him. What ends that which he has begun is no
+ * longer than what began it, so that he has half of all at most. */
+#define CONVERSATION_USER_MOST_BYTES (CONVERSATION_MOST_BYTES / 4)
 
 struct conversation_line {
     struct conversation_line *next;
+    uint32_t user; /* whose it is; root's, if it is nobody's */
     size_t length; /* without the NUL behind it */
     char text[];
 };
@@ -23,6 +27,7 @@ struct conversation {
     uint64_t heard;      /* lines of it */
     uint64_t kept_bytes; /* of the lines from `first` on, the last one of which is number `said` */
     uint32_t kept;
+    struct quota users; /* of the bytes, whose they are */
     struct conversation_line *first, *last;
 };
 
@@ -31,9 +36,12 @@ void conversation_clear(struct conversation *conversation);
 /* It cannot go on over another connection: nothing is kept any more, and lines are still counted.
  */
 void conversation_keep_nothing(struct conversation *conversation);
-/* A line is said. False: it could not be kept (no memory, or CONVERSATION_MOST_BYTES), so that the
- * conversation cannot go on over another connection. */
-bool conversation_say(struct conversation *conversation, const char *line, size_t length);
+/* Whether something new may be begun for the user. Root may. */
+bool conversation_may_begin(const struct conversation *conversation, uint32_t user);
+/* A line of the user's is said. False: it could not be kept (no memory, or
+ * CONVERSATION_MOST_BYTES), so that the conversation cannot go on over another connection. */
+bool conversation_say(struct conversation *conversation, uint32_t user, const char *line,
+                      size_t length);
 /* So many have come, says the other daemon. ERR_PROTOCOL: more than were said, or fewer than it has
  * said before. */
 int conversation_acknowledge(struct conversation *conversation, uint64_t heard,

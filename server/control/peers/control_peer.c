@@ -197,7 +197,7 @@ static void peer_keep(struct control *control, uint32_t node, const struct messa
 {
     size_t length = 0;
     char *line = message_encode(message, &length);
-    bool kept = line && conversation_say(&control->conversations[node], line, length);
+    bool kept = line && conversation_say(&control->conversations[node], message->uid, line, length);
     free(line);
     if (kept)
         return;

@@ -162,6 +162,11 @@ struct coordinator *network_coordinator(struct network *network, uint32_t node)
     return network->nodes[node].coordinator;
 }
 
+void network_set_unheard(struct network *network, uint32_t uid)
+{
+    network->unheard = uid;
+}
+
 void network_set_uid(struct network *network, uint32_t uid)
 {
     network->uid = uid;

@@ -44,6 +44,13 @@ static void network_io_send_peer(void *context, uint32_t to, const struct messag
     network_channel_put(line, ITEM_MESSAGE, text, length - 1);
 }
 
+static bool network_io_may_say(void *context, uint32_t to, uint32_t uid)
+{
+    const struct node *node = context;
+    (void)to;
+    return uid == 0 || uid != node->network->unheard;
+}
+
 static struct network_worker *find_worker(struct network *network, uint32_t id)
 {
     for (uint32_t i = 0; i < network->worker_count; i++) {
@@ -373,6 +380,7 @@ struct coordinator_io network_io(struct node *node)
         .context = node,
         .random = network_io_random,
         .send_peer = network_io_send_peer,
+        .may_say = network_io_may_say,
         .send_worker = network_io_send_worker,
         .end_worker = network_io_end_worker,
         .command = network_io_command,

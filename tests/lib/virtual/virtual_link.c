@@ -67,7 +67,7 @@ void virtual_link_send(struct virtual_node *node, uint32_t peer, const struct me
     EXPECT(word.line);
     word.line[--word.length] = '\0'; /* without the newline */
     if (recovers && message->type != MESSAGE_PING)
-        EXPECT(conversation_say(&node->links[peer].conversation, word.line, word.length));
+        EXPECT(conversation_say(&node->links[peer].conversation, 0, word.line, word.length));
     if (link->state == LINK_OPEN)
         word_send(node, peer, word);
     else

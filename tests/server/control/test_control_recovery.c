@@ -8,8 +8,10 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "server/jobs/conversation.h"
 #include "tests/lib/job_name.h"
 #include "tests/lib/server/control_daemon.h"
 #include "tests/lib/server/raw_peer.h"
@@ -148,6 +150,57 @@ START_TEST(test_what_was_not_heard_is_said_again)
     control_client_close(&worker);
     raw_peer_expect(&peer, MESSAGE_JOB_WITHDRAW, &message);
     ck_assert_int_eq(logged(1, "is lost"), 0);
+    raw_peer_close(&peer);
+}
+END_TEST
+
+/* A user says more than is kept for a node that is away. What others have said is kept, and the
+ * node comes back to its jobs. */
+START_TEST(test_a_user_with_much_to_say)
+{
+    enum { LINES = 40000, USER = 61001 };
+    struct raw_peer peer;
+    struct message message;
+    struct control_client talker;
+    char job[64], words[500], line[800];
+    uint64_t heard = 0;
+    if (geteuid() != 0) {
+        suite_skip("a_user_with_much_to_say", "connecting as another user takes root");
+        return;
+    }
+    start(1, 20000);
+    uint64_t session = begin(&peer);
+    ck_assert_int_eq(chmod(directory, 0755), 0);
+    ck_assert_int_eq(chmod(daemons[1]->config.socket_path, 0666), 0);
+    raw_peer_close(&peer);
+    wait_logged(1, "is away", 1);
+    job_name_with_home(job, "train", 0, 2);
+    memset(words, 'x', sizeof(words) - 1);
+    words[sizeof(words) - 1] = '\0';
+    snprintf(line, sizeof(line),
+             "{\"type\":\"unable\",\"job\":\"%s\",\"world_size\":2,\"rank\":1,\"code\":-3,"
+             "\"text\":\"%s\"}\n",
+             job, words);
+    control_client_open_as(&talker, daemons[1], USER);
+    control_client_hello(&talker);
+    for (int i = 0; i < LINES; i++)
+        control_client_write(&talker, line);
+    control_client_write(&talker, "{\"type\":\"ping\"}\n");
+    control_client_expect(&talker, MESSAGE_PONG, &message); /* all has been read */
+    control_client_join(&talker, job, 2, 1);
+    control_client_expect(&talker, MESSAGE_ERROR, &message);
+    ck_assert_msg(strstr(message.text, "node a has yet to hear as much of user 61001"), "%s",
+                  message.text);
+    control_client_close(&talker);
+    peer_connects(&peer, session, 0, &message);
+    ck_assert_uint_eq(message.session, session);
+    wait_logged(1, GOES_ON, 1);
+    ck_assert_int_eq(logged(1, "cannot be kept"), 0);
+    while (heard * sizeof(words) < CONVERSATION_USER_MOST_BYTES / 2) {
+        raw_peer_expect(&peer, MESSAGE_JOB_UNABLE, &message);
+        ck_assert_uint_eq(message.uid, USER);
+        heard++;
+    }
     raw_peer_close(&peer);
 }
 END_TEST
@@ -305,6 +358,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, test_what_was_not_heard_is_said_again);
+    tcase_add_test(tests, test_a_user_with_much_to_say);
     tcase_add_loop_test(tests, test_another_session, 0, 2);
     tcase_add_test(tests, test_away_for_too_long);
     tcase_add_test(tests, test_a_machine_that_refuses);

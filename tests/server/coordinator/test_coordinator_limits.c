@@ -100,6 +100,43 @@ START_TEST(test_idle_connections)
 }
 END_TEST
 
+/* Of a user so much waits for a node that nothing new is begun there: neither a join, nor that one
+ * cannot join, nor a group. What is begun ends, and other users and other nodes see nothing of it.
+ */
+START_TEST(test_what_waits_for_a_node)
+{
+    char name[64], here[64];
+    const uint32_t ranks[2] = {0, 1};
+    job_name_with_home(name, "train", 1, 2);
+    job_name_with_home(here, "here", 0, 2);
+    network_set_uid(network, GREEDY);
+    struct network_worker *one = network_join(network, 0, name, 2, 0, -1, 0);
+    struct network_worker *two = network_join(network, 1, name, 2, 1, -1, 0);
+    network_settle(network);
+    ck_assert_int_eq(one->state, CLIENT_JOINED);
+    struct network_worker *waits = come(GREEDY, 0, 2);
+    network_set_unheard(network, GREEDY);
+    struct network_worker *late = come(GREEDY, 0, 2);
+    network_assert_text(late, "node b has yet to hear as much of user 1000 as may wait for it on "
+                              "node a: try again when it is back");
+    ck_assert_int_eq(late->failure.code, ERR_MEMORY);
+    network_group_open(network, one, ranks, 2, 0, 500);
+    network_settle(network);
+    ck_assert(one->group_refused);
+    network_group_open(network, two, ranks, 2, 0, 500); /* at its own node */
+    network_settle(network);
+    ck_assert(!two->group_refused);
+    uint32_t gatherings = gathering_of(GREEDY);
+    network_kill(network, waits); /* which is told */
+    network_settle(network);
+    ck_assert_uint_eq(gathering_of(GREEDY), gatherings - 1);
+    ck_assert_int_eq(network_join(network, 0, here, 2, 0, -1, 0)->state, CLIENT_JOINING);
+    ck_assert_int_eq(come(OTHER, 0, 2)->state, CLIENT_JOINING);
+    network_set_unheard(network, 0);
+    ck_assert_int_eq(come(GREEDY, 0, 2)->state, CLIENT_JOINING);
+}
+END_TEST
+
 /* A user has at most half of the open jobs, since a job that runs is not taken away again. */
 START_TEST(test_jobs)
 {
@@ -221,6 +258,7 @@ int main(void)
     tcase_add_checked_fixture(cases, setup, teardown);
     tcase_add_test(cases, test_gatherings);
     tcase_add_test(cases, test_idle_connections);
+    tcase_add_test(cases, test_what_waits_for_a_node);
     tcase_add_test(cases, test_jobs);
     tcase_add_test(cases, test_jobs_of_root);
     tcase_add_test(cases, test_jobs_that_end_give_back);
