@@ -54,9 +54,10 @@ static void tracing_on_timer(evutil_socket_t fd, short what, void *argument)
     struct admin_trace *tracing = argument;
     struct control *control = tracing->control;
     if (tracing->trace || control->draining) {
-        log_warning(control->log,
-                    "the trace of job '%s' is thrown away: process %u does not read it",
-                    tracing->job, tracing->pid);
+        log_throttled(control->log, log_throttle_of(&control->user_lines, tracing->uid),
+                      clock_now_ns(), LOG_LEVEL_WARNING,
+                      "the trace of job '%s' is thrown away: process %u does not read it",
+                      tracing->job, tracing->pid);
         tracing_release(tracing);
     } else {
         tracing_stop(tracing);

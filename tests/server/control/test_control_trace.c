@@ -1,5 +1,6 @@
 /* A trace as a client of the control thread takes it: who may, which job, one at a time, and what
  * becomes of it when the job, the client or the daemon ends. The engine is a stand-in. */
+#include <fcntl.h>
 #include <jansson.h>
 #include <poll.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "common/log/log_ring.h"
 #include "server/control/ground/control_internal.h"
 #include "tests/lib/server/control_daemon.h"
 #include "tests/lib/suite.h"
@@ -288,16 +290,30 @@ START_TEST(test_a_drain)
 }
 END_TEST
 
-/* One who does not read does not keep it. */
+/* One who does not read does not keep it. The line that says so is his, not the daemon's own. */
 START_TEST(test_a_drain_waits_for_no_reader_for_long)
 {
     struct control_client client;
+    struct log_line lines[LOG_RING_LINES_MAX];
+    struct log_ring ring;
+    bool told = false;
+    log_ring_init(&ring);
+    int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    log_init(&daemon_a->log, "test", LOG_LEVEL_WARNING, nowhere, false);
+    daemon_a->log.ring = &ring;
     start();
     open_client(&client);
     begin(&client, 10);
     expect_traced(&client, "time");
     control_daemon_signal(daemon_a, SIGTERM);
     ck_assert_int_eq(control_daemon_join(daemon_a), 0);
+    for (uint32_t i = log_ring_read(&ring, lines); i-- > 0;)
+        told = told || (strstr(lines[i].text, "is thrown away") && lines[i].owner != 0);
+    ck_assert(told);
+    daemon_a->log.ring = NULL;
+    daemon_a->log.fd = -1;
+    close(nowhere);
+    log_ring_destroy(&ring);
     control_client_close(&client);
     control_client_close(&worker);
 }
