@@ -52,6 +52,8 @@ int line_send(struct conversation *talk, const char *line, struct error *error)
         ssize_t sent = send(talk->fd, line, length, MSG_NOSIGNAL);
         if (sent < 0 && errno == EAGAIN)
             return error_set(error, ERR_TIMEOUT, "the daemon at %s does not answer", talk->path);
+        if (sent < 0 && errno == EPIPE)
+            return 0; /* it has ended the connection, and may have said why: that is read next */
         if (sent < 0 && errno != EINTR)
             return error_set_errno(error, errno, "cannot write to the daemon at %s", talk->path);
         if (sent > 0) {

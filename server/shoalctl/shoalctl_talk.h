@@ -22,6 +22,7 @@ struct conversation {
 int conversation_open(struct conversation *talk, struct error *error);
 void conversation_close(struct conversation *talk);
 
+/* 0 also when the daemon has ended the conversation: what it has said is read next. */
 int line_send(struct conversation *talk, const char *line, struct error *error);
 /* More bytes, or an error; ERR_DISCONNECTED at the end, ERR_AGAIN for interrupt_fd. deadline_ns 0:
  * no deadline. */
