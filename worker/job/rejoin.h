@@ -1,5 +1,5 @@
 /* Going on after a loss: the conversation with the daemon by which a job becomes the next
- * generation, on the same socket, arena and doorbells.
+ * generation, on the same socket and arena.
  *
  * Calls job.h.
  */
