@@ -526,7 +526,7 @@ START_TEST(test_places_of_the_page)
     start(daemons[0]);
     close(held);
     for (int i = 0; i < JOBS; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof(name), "greedy%d", i);
         join_as(&greedy[i], GREEDY, name);
     }
