@@ -226,7 +226,7 @@ START_TEST(notes_are_few)
     char names[10][MESSAGE_NAME_BYTES];
     snprintf(names[0], sizeof(names[0]), "%s", job);
     for (int i = 1; i < 10; i++) {
-        char stem[16];
+        char stem[24];
         snprintf(stem, sizeof(stem), "train%d", i);
         job_name_with_home(names[i], stem, 2, 3);
     }

@@ -515,6 +515,7 @@ START_TEST(test_forked_child_is_refused)
     GOOD(shoal_fusion_wait(fusion, -1));
     ck_assert(gradient == 2);
     GOOD(shoal_barrier(shoal_world(job), NULL));
+    shoal_fusion_free(fusion);
     GOOD(shoal_close(job));
     fake_daemon_stop(daemon);
 }
