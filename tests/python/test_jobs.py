@@ -210,5 +210,33 @@ class Failure(unittest.TestCase):
         self.check_lost(start(self, 3, "leave_early", "abruptly").wait(), 0, 1)
 
 
+class Names(unittest.TestCase):
+    """A job is called what its launcher calls it."""
+
+    def check(self, expected, **more):
+        for code, text in start(self, 2, "name_the_job", **more).wait():
+            self.assertEqual(code, 0, text)
+            self.assertRegex(text, expected)
+
+    def test_of_the_launcher(self):
+        """The job that comes after it has another name, since ranks may not have left the first one yet."""
+        self.check("^JOB train 1\nJOB torch-[0-9a-f]{16}\nJOB own\n$", SHOAL_JOB="train 1")
+
+    def test_of_nobody(self):
+        self.check("^JOB torch-[0-9a-f]{16}\nJOB torch-[0-9a-f]{16}\nJOB own\n$", SHOAL_JOB="")
+
+    def test_two_names_are_refused_on_all_ranks(self):
+        for code, text in start_forked(self, 4, "name_the_job_differently").wait():
+            self.assertEqual(
+                (code, text),
+                (0, "ERROR MismatchError SHOAL_JOB is 'train-0' on rank 0, and 'train-1' on rank 2: set the same on all\n"),
+            )
+
+    def test_under_shoalrun(self):
+        command = [suite.BUILD / "bin" / "shoalrun", "--job", "train", "--nodes", "2", "-n", "1"]
+        done = suite.run([*command, "--", sys.executable, SCRIPT, "name_the_job_under_shoalrun"])
+        self.assertEqual(done.stdout, "JOB train\nJOB train\n")
+
+
 if __name__ == "__main__":
     sys.exit(suite.main())

@@ -50,6 +50,25 @@ def join():
             dist.destroy_process_group()
 
 
+def name_the_job():
+    """What the job is called: the first one, the next one, and one that has a name of its own."""
+    for number in range(3):
+        start(number, pg_options=shoal.torch.Options(job="own") if number == 2 else None)
+        say("JOB", member_of(dist.GroupMember.WORLD).session.meeting.job)
+        dist.destroy_process_group()
+
+
+def name_the_job_differently():
+    os.environ["SHOAL_JOB"] = f"train-{RANK // 2}"
+    say_error(start)
+
+
+def name_the_job_under_shoalrun():
+    """The launcher says where the ranks meet."""
+    dist.init_process_group("shoal")
+    say("JOB", member_of(dist.GroupMember.WORLD).session.meeting.job)
+
+
 def outlive_the_modules():
     """A group that goes as the interpreter's end lets it: after the modules' names have."""
     start()

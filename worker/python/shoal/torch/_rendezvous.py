@@ -5,7 +5,8 @@ one, the first rank of each node starts a daemon for the job (_daemon.py) and te
 
     every rank    -> node/RANK      where it runs, whether a daemon is there, and a mark that no other process has
     rank 0        -> plan/MARK      for each rank: the name of this meeting
-    rank 0        -> NAME/plan      the job's name, the nodes in order, which daemon
+    rank 0        -> NAME/plan      the job's name (of pg_options, of SHOAL_JOB, or one that nobody has), the nodes in
+                                    order, which daemon
     every rank    -> NAME/met/RANK  it has seen that
     rank 0        -> NAME/next      NAME when all have, else the name of the meeting that follows
     first of node -> NAME/address/NODE   where the other daemons will reach its daemon
@@ -21,6 +22,7 @@ another plan. A rank that is started anew by itself, once the others have met, w
 
 import contextlib
 import datetime
+import itertools
 import json
 import os
 import secrets
@@ -37,6 +39,7 @@ DEFAULT_SOCKET = "/run/shoal/shoald.sock"
 # So long rank 0 waits for ranks to see its plan before it looks whether they have answered anew.
 _SLICE = datetime.timedelta(milliseconds=500)
 _SAY_S = 10  # so long a rank waits before it says for whom
+_launched = itertools.count()  # meetings of all ranks that this process was launched with
 
 
 class Place:
@@ -83,6 +86,7 @@ def meet(store, rank, size, timeout, job=None):
     What goes wrong on one rank is raised on all that wait for it."""
     given = _given_socket()
     told = {"node": _hosts.node_identity(), "given": bool(given), "job": job, "mark": secrets.token_hex(8)}
+    told["launched"] = _launched_name(rank, size)
     told["address"] = None if given or size == 1 else _hosts.address_towards_master()
     store.set(f"node/{rank}", json.dumps(told))
     name = _gather(store, size, timeout) if rank == 0 else _follow(store, rank, told["mark"], timeout)
@@ -114,6 +118,13 @@ def place_of_newcomer(job):
         )
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
     return Place(job, given, -1, int(local_size) if local_size.isdigit() and int(local_size) > 0 else 1)
+
+
+def _launched_name(rank, size):
+    """Return SHOAL_JOB where the ranks that meet are those that a launcher has started, for the first time; else
+    None. Another job of these processes needs a name of its own."""
+    name, environment = os.environ.get("SHOAL_JOB"), (os.environ.get("RANK"), os.environ.get("WORLD_SIZE"))
+    return name if name and environment == (str(rank), str(size)) and next(_launched) == 0 else None
 
 
 def _start_daemon(store, rank, node, plan, timeout):
@@ -294,10 +305,16 @@ def _make_plan(answers):
         raise errors.MismatchError(
             f"rank 0 names the job {answers[0]['job']!r}, and rank {other} {answers[other]['job']!r} (pg_options)"
         )
+    launched = [answer.get("launched") for answer in answers]
+    other = next((rank for rank, name in enumerate(launched) if name and launched[0] and name != launched[0]), None)
+    if other is not None:
+        raise errors.MismatchError(
+            f"SHOAL_JOB is {launched[0]!r} on rank 0, and {launched[other]!r} on rank {other}: set the same on all"
+        )
     numbers = {}
     node_of = [numbers.setdefault(answer["node"], len(numbers)) for answer in answers]
     return {
-        "job": answers[0]["job"] or f"torch-{secrets.token_hex(8)}",
+        "job": answers[0]["job"] or (all(launched) and launched[0]) or f"torch-{secrets.token_hex(8)}",
         "given": bool(with_daemon),
         "nodes": len(numbers),
         "node_of": node_of,
