@@ -163,6 +163,8 @@ static void control_on_alive(evutil_socket_t fd, short what, void *argument)
     (void)fd, (void)what;
     struct control *control = argument;
     admin_sample(control);
+    if (control->config->metrics_port != 0)
+        control_why_watch(control);
     admin_accept_again(control);
     control_closer_sweep(control);
     control_source_look_up(control);

@@ -1,5 +1,6 @@
 /* Whom a job waits for, and why: the job's daemons are asked for their accounts when shoalctl asks,
- * and what all of them come to is its answer. Nothing of it is sent while nobody asks. */
+ * and what all of them come to is its answer. A daemon that serves a page asks by itself, every two
+ * seconds, for the jobs whose rank 0 is here: the page begins with the last minutes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,7 @@
 #include "common/text/json_text.h"
 #include "server/control/ground/control_internal.h"
 #include "server/status/status_daemon.h"
+#include "server/status/status_steps.h"
 #include "server/waits/verdict.h"
 
 #define ANSWERS_MS 1000
@@ -32,8 +34,9 @@ struct control_why {
     bool page; /* whoever reads the page next waits for it, too */
     uint64_t job;
     char name[MESSAGE_NAME_BYTES];
-    struct waits_figures *reports; /* [roster]: the first `count` have come */
-    struct status_daemon *daemons; /* [roster]: what these have told of themselves */
+    struct waits_figures *reports;  /* [roster]: the first `count` have come, this node's first */
+    struct overlap_figures overlap; /* on this node */
+    struct status_daemon *daemons;  /* [roster]: what these have told of themselves */
     uint32_t count;
     bool *silent; /* [roster]: asked, and it has not answered */
     uint32_t waiting;
@@ -48,7 +51,8 @@ struct control_why_page {
     char *document;
     size_t length;
     struct verdict verdict; /* what the document has */
-    uint64_t asked_ns;      /* while an answer is on its way, and after it */
+    struct status_steps steps;
+    uint64_t asked_ns; /* while an answer is on its way, and after it */
     bool asking;
 };
 struct control_why_pages {
@@ -83,7 +87,7 @@ static void why_free(struct control_why *why)
 
 /* False: the job is not on this daemon, or there is no memory to look. */
 static bool why_own_figures(struct control *control, uint64_t job, struct waits_figures *figures,
-                            struct status_daemon *daemon)
+                            struct overlap_figures *overlap, struct status_daemon *daemon)
 {
     const struct control_engine *engine = &control->options.engine;
     struct engine_status status;
@@ -92,8 +96,10 @@ static bool why_own_figures(struct control *control, uint64_t job, struct waits_
         return false;
     for (uint32_t i = 0; i < status.job_count && !found; i++) {
         found = status.jobs[i].job == job;
-        if (found)
-            *figures = status.jobs[i].waits;
+        if (!found)
+            continue;
+        *figures = status.jobs[i].waits;
+        *overlap = status.jobs[i].overlap;
     }
     status_daemon_take(daemon,
                        &(struct status_source){.engine = &status,
@@ -186,6 +192,9 @@ static void why_answer(struct control_why *why)
     }
     if (page) {
         page->verdict = verdict;
+        if (why->reports[0].ranks > 0)
+            status_steps_add(&page->steps, clock_now_ns(), &verdict, &why->overlap,
+                             why->reports[0].own);
         free(page->document);
         page->asking = false;
         page->document = document;
@@ -248,7 +257,7 @@ static void why_begin(struct control_why *why, const struct job *job)
     struct control *control = why->control;
     struct timeval limit = {ANSWERS_MS / 1000, 0}, at_once = {0, 0};
     why->reports[0] = (struct waits_figures){.own = control->config->self};
-    why_own_figures(control, job->id, &why->reports[0], &why->daemons[0]);
+    why_own_figures(control, job->id, &why->reports[0], &why->overlap, &why->daemons[0]);
     why->count = 1;
     why_ask_peers(why, job);
     evtimer_add(why->timer, why->waiting > 0 ? &limit : &at_once);
@@ -367,6 +376,22 @@ static bool why_pages_open(struct control *control)
 }
 
 /* All daemons are scraped, and one is enough to ask the others. */
+static bool why_is_first(const struct job *job)
+{
+    return job->state == JOB_READY && job->rank_nodes[0] == job->self;
+}
+
+void control_why_watch(struct control *control)
+{
+    const struct job *job = why_pages_open(control) ? coordinator_jobs(control->coordinator) : NULL;
+    uint64_t now_ns = clock_now_ns();
+    for (; job; job = job->hh.next) {
+        struct control_why_page *page = why_is_first(job) ? why_page_take(control, job) : NULL;
+        if (page && now_ns - page->asked_ns >= STATUS_STEPS_NS)
+            why_page_ask(control, page, job);
+    }
+}
+
 uint32_t control_why_verdicts(struct control *control,
                               struct status_verdict verdicts[CONTROL_VERDICTS])
 {
@@ -374,9 +399,7 @@ uint32_t control_why_verdicts(struct control *control,
     uint64_t now_ns = clock_now_ns();
     const struct job *job = why_pages_open(control) ? coordinator_jobs(control->coordinator) : NULL;
     for (; job; job = job->hh.next) {
-        struct control_why_page *page = job->state == JOB_READY && job->rank_nodes[0] == job->self
-                                            ? why_page_take(control, job)
-                                            : NULL;
+        struct control_why_page *page = why_is_first(job) ? why_page_take(control, job) : NULL;
         if (!page)
             continue;
         if (page->document && now_ns - page->asked_ns < VERDICT_NS)
@@ -384,6 +407,24 @@ uint32_t control_why_verdicts(struct control *control,
         why_page_ask(control, page, job);
     }
     return count;
+}
+
+/* Put what the steps of each job that has a place took. */
+static void why_put_steps(struct control *control, struct json_text *text)
+{
+    uint64_t now_ns = clock_now_ns();
+    text->comma = true;
+    json_text_open_array(text, "steps");
+    for (const struct job *job = coordinator_jobs(control->coordinator); job; job = job->hh.next) {
+        const struct control_why_page *page = why_page_of(control, job->id);
+        if (!page)
+            continue;
+        json_text_open_object(text, NULL);
+        json_text_string(text, "job", job->name);
+        status_put_steps(text, "points", &page->steps, now_ns);
+        json_text_close_object(text);
+    }
+    json_text_close_array(text);
 }
 
 char *control_why_document(struct control *control, size_t *length)
@@ -407,9 +448,10 @@ char *control_why_document(struct control *control, size_t *length)
         }
         why_page_ask(control, page, job);
     }
-    char end[48];
-    int bytes = snprintf(end, sizeof(end), "],\"left_out\":%u}\n", left_out);
-    json_text_raw(&text, end, (size_t)bytes);
+    json_text_raw(&text, "]", 1);
+    why_put_steps(control, &text);
+    json_text_uint(&text, "left_out", left_out);
+    json_text_raw(&text, "}\n", 2);
     return json_text_take(&text, length);
 }
 
@@ -418,11 +460,12 @@ char *control_why_document(struct control *control, size_t *length)
 static void why_tell(struct control *control, uint32_t node, const struct message *query)
 {
     struct waits_figures figures;
+    struct overlap_figures overlap;
     struct status_daemon daemon;
     uint32_t words[WAITS_WORDS], daemon_words[STATUS_DAEMON_WORDS_MAX];
     struct message reply = {
         .type = MESSAGE_WHY_REPLY, .job_id = query->job_id, .request = query->request};
-    if (why_own_figures(control, query->job_id, &figures, &daemon)) {
+    if (why_own_figures(control, query->job_id, &figures, &overlap, &daemon)) {
         waits_pack(&figures, words);
         reply.members = (struct message_list){words, WAITS_WORDS};
         reply.servers =

@@ -500,6 +500,8 @@ char *control_why_document(struct control *control, size_t *length);
 #define CONTROL_VERDICTS 8u
 uint32_t control_why_verdicts(struct control *control,
                               struct status_verdict verdicts[CONTROL_VERDICTS]);
+/* Ask anew, for what the page says of the last minutes. To be called each second. */
+void control_why_watch(struct control *control);
 void control_why_clear(struct control *control);
 
 /* --- control_dialogue.c, what a connection on the Unix socket says: may call all of the above */

@@ -445,7 +445,7 @@ START_TEST(test_page)
         http_expect(port, "GET /status.json HTTP/1.1\r\n\r\n", "HTTP/1.0 200 ",
                     "\r\nContent-Type: application/json\r\n");
         http_expect(port, "GET /why.json HTTP/1.1\r\n\r\n", "HTTP/1.0 200 ",
-                    "\r\n\r\n{\"type\":\"whys\",\"jobs\":[],\"left_out\":0}\n");
+                    "\r\n\r\n{\"type\":\"whys\",\"jobs\":[],\"steps\":[],\"left_out\":0}\n");
     }
 }
 END_TEST
@@ -561,6 +561,7 @@ START_TEST(test_verdicts_for_the_page)
     }
     ck_assert(why_has(port, "\"job\":\"job7\",\"node\":\"a\",\"kind\":\"unknown\""));
     ck_assert(why_has(port, "],\"left_out\":1}\n"));
+    ck_assert(why_has(port, "],\"steps\":[{\"job\":\"job0\",\"points\":[]},{\"job\":\"job1\","));
     /* The metrics ask for them, too, and say nothing of what is not known. */
     const char *metrics = http_ask(port, "GET /metrics HTTP/1.1\r\n\r\n", 25);
     ck_assert_ptr_nonnull(strstr(metrics, "# TYPE shoal_job_step_seconds gauge\n"));
@@ -571,7 +572,7 @@ START_TEST(test_verdicts_for_the_page)
     ck_assert_ptr_null(strstr(http_ask(port, WHY, strlen(WHY)), "job0"));
     for (int i = 1; i < JOBS; i++)
         control_client_close(&workers[i]);
-    ck_assert(why_has(port, "\"jobs\":[],\"left_out\":0}\n"));
+    ck_assert(why_has(port, "\"jobs\":[],\"steps\":[],\"left_out\":0}\n"));
 }
 END_TEST
 
