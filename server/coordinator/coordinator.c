@@ -27,6 +27,7 @@ int coordinator_create(struct coordinator **created, const struct config *config
         free(c);
         return ERR_MEMORY;
     }
+    ended_init(&c->ended);
     *created = c;
     return 0;
 }
@@ -53,6 +54,7 @@ void coordinator_destroy(struct coordinator *c)
         gathering_free(gathering);
     }
     unables_forget(c);
+    ended_clear(&c->ended);
     for (uint32_t node = 0; node < c->config->server_count; node++)
         newcomers_forget_node(c, node);
     successions_drain(c);
@@ -415,6 +417,11 @@ const struct job *coordinator_jobs(const struct coordinator *c)
 const struct gathering *coordinator_gatherings(const struct coordinator *c)
 {
     return c->gatherings;
+}
+
+const struct ended_jobs *coordinator_ended(const struct coordinator *c)
+{
+    return &c->ended;
 }
 
 const struct succession *coordinator_successions(const struct coordinator *c)

@@ -12,6 +12,7 @@
 #include "common/config/config.h"
 #include "common/log/log.h"
 #include "server/coordinator/coordinator_io.h"
+#include "server/jobs/ended.h"
 #include "server/jobs/gathering.h"
 #include "server/jobs/job.h"
 #include "server/jobs/membership.h"
@@ -81,6 +82,8 @@ const struct job *coordinator_jobs(const struct coordinator *coordinator);
 const struct gathering *coordinator_gatherings(const struct coordinator *coordinator);
 /* Jobs that have failed, and may go on; those that have gone on, too. */
 const struct succession *coordinator_successions(const struct coordinator *coordinator);
+/* Jobs that have ended here lately. */
+const struct ended_jobs *coordinator_ended(const struct coordinator *coordinator);
 /* What a gathering that has all its ranks waits for. False: nothing. */
 bool coordinator_gathering_waits(const struct coordinator *coordinator,
                                  const struct gathering *gathering, char *text, size_t bytes);

@@ -11,6 +11,7 @@
 #include "common/log/log.h"
 #include "common/log/log_throttle.h"
 #include "server/coordinator/coordinator_io.h"
+#include "server/jobs/ended.h"
 #include "server/jobs/gathering.h"
 #include "server/jobs/job.h"
 #include "server/jobs/membership.h"
@@ -158,6 +159,7 @@ struct coordinator {
 
     struct worker *workers;
     struct job *jobs;
+    struct ended_jobs ended;
     struct gathering *gatherings;
     struct unable *unables;         /* the oldest first */
     struct newcomer *newcomers;     /* uthash of all nodes', as this one heard of them */

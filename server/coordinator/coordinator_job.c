@@ -25,6 +25,7 @@ static void job_end(struct coordinator *c, struct job *job)
     for (struct group *group = job->groups; group; group = group->hh.next)
         segments_forget(c, job, group);
     quota_give_back(coordinator_quota(c, QUOTA_JOBS), job->uid, 1);
+    ended_note(&c->ended, job, c->now_ns);
     HASH_DEL(c->jobs, job);
     job_free(job);
 }
@@ -240,6 +241,7 @@ int job_on_open(struct coordinator *c, uint32_t node, const struct message *mess
         job_free(job);
         return error_set(error, ERR_MEMORY, "no memory for job '%s'", message->job);
     }
+    job->began_ns = c->now_ns;
     job->deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms);
     const struct succession *before = succession_find(c, job->lineage);
     if (before)

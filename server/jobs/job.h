@@ -61,7 +61,7 @@ struct job {
     enum job_state state;
     int code; /* why it failed; while opening, why its group of all ranks did */
     char text[ERROR_TEXT_BYTES];
-    uint64_t failed_ns;
+    uint64_t began_ns, failed_ns;
     uint64_t deadline_ns; /* while opening */
     uint64_t answer_ns;   /* likewise, of a job that goes on, home only: then it does so without a
                            * server that has not answered; UINT64_MAX: never */

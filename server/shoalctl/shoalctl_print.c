@@ -247,6 +247,28 @@ static void print_recovered(FILE *out, const json_t *job)
         fputc('\n', out);
 }
 
+static void print_ended(FILE *out, const json_t *status)
+{
+    const json_t *ended = json_object_get(status, "ended"), *job;
+    size_t i;
+    json_array_foreach((json_t *)ended, i, job)
+    {
+        char name[CELL_BYTES], how[CELL_BYTES], error[CELL_BYTES], ran[64], ago[64];
+        double ago_s = json_number_value(json_object_get(job, "ended_ms")) / 1000;
+        double ran_s = json_number_value(json_object_get(job, "ran_s"));
+        if (ago_s < 0 || ran_s < 0)
+            continue;
+        print_cell_text(job, "name", name);
+        print_cell_text(job, "state", how);
+        print_cell_text(job, "error", error);
+        shoalctl_format_duration((uint64_t)ran_s, ran, sizeof(ran));
+        shoalctl_format_duration((uint64_t)ago_s, ago, sizeof(ago));
+        bool failed = json_is_string(json_object_get(job, "error"));
+        fprintf(out, "job %s ended %s ago: %s after %s%s%s\n", name, ago, how, ran,
+                failed ? ": " : "", failed ? error : "");
+    }
+}
+
 void shoalctl_print_jobs(FILE *out, const json_t *status)
 {
     static const struct column columns[] = {
@@ -266,6 +288,7 @@ void shoalctl_print_jobs(FILE *out, const json_t *status)
     const json_t *jobs = json_object_get(status, "jobs"), *job;
     if (json_array_size(jobs) == 0) {
         fprintf(out, "no jobs\n");
+        print_ended(out, status);
         return;
     }
     print_table(out, jobs, columns, sizeof(columns) / sizeof(columns[0]));
@@ -286,6 +309,7 @@ void shoalctl_print_jobs(FILE *out, const json_t *status)
     }
     print_late(out, jobs);
     print_waiting(out, jobs);
+    print_ended(out, status);
 }
 
 /* What is charged to users whose memory or descriptors the daemon holds. */

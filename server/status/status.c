@@ -423,6 +423,43 @@ static void status_put_successions(struct json_text *text, struct rank_room *roo
     }
 }
 
+/* It goes on as a next generation, or ranks wait here for one. */
+static bool status_goes_on(const struct status_source *source, const struct waiting *waiting,
+                           const struct ended_job *it)
+{
+    const struct succession *succession = status_succession(source->coordinator, it->lineage);
+    const struct job *job = coordinator_jobs(source->coordinator);
+    while (job && job->lineage != it->lineage)
+        job = job->hh.next;
+    return job ||
+           (succession && status_succession_waits(succession, waiting->views, waiting->count));
+}
+
+/* Jobs that have ended here lately, the newest first. */
+static void status_put_ended(struct json_text *text, const struct status_source *source,
+                             const struct waiting *waiting)
+{
+    const struct ended_jobs *ended = coordinator_ended(source->coordinator);
+    json_text_open_array(text, "ended");
+    for (uint32_t i = (uint32_t)ended->places.used; i-- > 0;) {
+        const struct ended_job *it = &ended->jobs[i];
+        if (ended_is_old(it, source->now_ns) || status_goes_on(source, waiting, it))
+            continue;
+        status_put_job_head(text, it->name, it->failed ? "failed" : "completed", it->uid,
+                            it->world_size);
+        json_text_real(text, "ran_s", (double)(it->ended_ns - it->began_ns) / 1e9);
+        json_text_uint(text, "ended_ms",
+                       source->now_ns > it->ended_ns ? (source->now_ns - it->ended_ns) / 1000000
+                                                     : 0);
+        if (it->failed)
+            json_text_string(text, "error", it->text);
+        else
+            json_text_null(text, "error");
+        json_text_close_object(text);
+    }
+    json_text_close_array(text);
+}
+
 static void status_put_traffic(struct json_text *text, const struct status_source *source)
 {
     const struct engine_status *engine = source->engine;
@@ -549,6 +586,7 @@ char *status_document(const struct status_source *source, size_t *length)
     status_put_waiting(&text, &room, source, &waiting);
     rank_room_clear(&room);
     json_text_close_array(&text);
+    status_put_ended(&text, source, &waiting);
     status_put_traffic(&text, source);
     status_put_users(&text, source);
     status_put_limits(&text, source);

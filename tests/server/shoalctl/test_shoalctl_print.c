@@ -116,6 +116,14 @@ START_TEST(test_jobs)
     text = print(shoalctl_print_jobs, "{'jobs':[]}");
     ck_assert_str_eq(text, "no jobs\n");
     free(text);
+    text = print(shoalctl_print_jobs,
+                 "{'jobs':[],'ended':[{'name':'a','state':'completed','ran_s':190.5,'ended_ms':"
+                 "7400,'error':null},{'name':'b','state':'failed','ran_s':5,'ended_ms':65000,"
+                 "'error':'rank 1 is gone'}]}");
+    ck_assert_str_eq(text, "no jobs\n"
+                           "job a ended 7 s ago: completed after 3 min\n"
+                           "job b ended 65 s ago: failed after 5 s: rank 1 is gone\n");
+    free(text);
 }
 END_TEST
 

@@ -409,6 +409,45 @@ START_TEST(test_running_late_failed)
 }
 END_TEST
 
+/* All ranks leave, or one is killed. */
+START_TEST(test_ended)
+{
+    for (int i = 0; i < 2; i++) {
+        struct network_worker *workers[] = {
+            network_join(network, 0, network_name_at(network, i), 2, 0, -1, 0),
+            network_join(network, 1, network_name_at(network, i), 2, 1, -1, 0)};
+        network_settle(network);
+        network_run(network, 3000);
+        for (int rank = 1; rank >= 0; rank--) {
+            if (i == 0)
+                network_leave(network, workers[rank]);
+            else
+                network_kill(network, workers[rank]);
+            network_settle(network);
+        }
+    }
+    json_t *status = document();
+    const json_t *ended = json_object_get(status, "ended");
+    ck_assert_uint_eq(json_array_size(json_object_get(status, "jobs")), 0);
+    ck_assert_uint_eq(json_array_size(ended), 2);
+    const json_t *last = json_array_get(ended, 0), *first = json_array_get(ended, 1);
+    expect_text(first, "name", network_name_at(network, 0));
+    expect_text(first, "state", "completed");
+    ck_assert(json_is_null(json_object_get(first, "error")));
+    expect_number(first, "world_size", 2);
+    ck_assert_int_ge(json_integer_value(json_object_get(first, "ended_ms")), 3000);
+    expect_text(last, "name", network_name_at(network, 1));
+    expect_text(last, "state", "failed");
+    expect_text(last, "error", "rank 1 on node b is gone: its process 4004 ended");
+    ck_assert_double_ge(json_number_value(json_object_get(last, "ran_s")), 3);
+    json_decref(status);
+    network_run(network, ENDED_NS / NETWORK_MS + 1);
+    status = document();
+    ck_assert_uint_eq(json_array_size(json_object_get(status, "ended")), 0);
+    json_decref(status);
+}
+END_TEST
+
 START_TEST(test_left_ranks_are_missing)
 {
     struct network_worker *workers[] = {
@@ -639,6 +678,7 @@ int main(void)
     tcase_add_loop_test(cases, test_controls, 0, sizeof(controls) / sizeof(controls[0]));
     tcase_add_test(cases, test_joining_elsewhere);
     tcase_add_test(cases, test_running_late_failed);
+    tcase_add_test(cases, test_ended);
     tcase_add_test(cases, test_left_ranks_are_missing);
     tcase_add_test(cases, test_draining);
     tcase_add_test(cases, test_rates);

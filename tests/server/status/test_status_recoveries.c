@@ -68,6 +68,11 @@ static json_t *job_at(uint32_t node)
     json_t *jobs = json_object_get(status, "jobs");
     ck_assert_uint_le(json_array_size(jobs), 1);
     json_t *job = json_incref(json_array_get(jobs, 0));
+    size_t i;
+    json_t *ended;
+    json_array_foreach(json_object_get(status, "ended"), i, ended) /* what goes on is none */
+        ck_assert_str_eq(json_string_value(json_object_get(ended, "state")),
+                         job ? "completed" : "failed");
     json_decref(status);
     free(text);
     return job;
