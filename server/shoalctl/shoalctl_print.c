@@ -342,6 +342,11 @@ static void print_head(FILE *out, const json_t *status)
     if (json_is_number(uptime) && json_number_value(uptime) >= 0)
         shoalctl_format_duration((uint64_t)json_number_value(uptime), up, sizeof(up));
     fprintf(out, "%s, node %s, pid %s, up %s, %s\n", software, node, pid, up, state);
+    const char *page = json_string_value(json_object_get(status, "page"));
+    char address_of_page[CELL_BYTES];
+    shown_copy(address_of_page, sizeof(address_of_page), page ? page : "");
+    if (page)
+        fprintf(out, "page         %s\n", address_of_page);
     const json_t *provider = json_object_get(status, "provider");
     char name[CELL_BYTES], endpoint[CELL_BYTES], version[CELL_BYTES], address[CELL_BYTES];
     print_cell_text(provider, "name", name);

@@ -25,6 +25,23 @@ void status_rates_sample(struct status_rates *rates, uint64_t now_ns, uint64_t b
     rates->bytes_out = bytes_out;
 }
 
+/* The address of the page for whoever is on this machine. Null: there is none. */
+static void status_put_page(struct json_text *text, const struct config *config)
+{
+    const char *address = config->metrics_address;
+    char page[CONFIG_NAME_BYTES + 32];
+    if (config->metrics_port == 0) {
+        json_text_null(text, "page");
+        return;
+    }
+    if (strcmp(address, "0.0.0.0") == 0 || strcmp(address, "::") == 0)
+        address = "127.0.0.1"; /* of any */
+    bool six = strchr(address, ':') != NULL;
+    snprintf(page, sizeof(page), "http://%s%s%s:%u/", six ? "[" : "", address, six ? "]" : "",
+             config->metrics_port);
+    json_text_string(text, "page", page);
+}
+
 static void status_put_provider(struct json_text *text, const struct transport_info *info)
 {
     json_text_open_object(text, "provider");
@@ -573,6 +590,7 @@ char *status_document(const struct status_source *source, size_t *length)
     json_text_real(&text, "uptime_s", (double)(source->now_ns - source->started_ns) / 1e9);
     json_text_string(&text, "state",
                      coordinator_draining(source->coordinator) ? "draining" : "running");
+    status_put_page(&text, source->config);
     status_put_provider(&text, source->transport);
     json_text_string(&text, "instruction_set", source->instruction_set);
     json_text_string(&text, "topology", source->topology);

@@ -70,6 +70,17 @@ START_TEST(test_status)
 }
 END_TEST
 
+START_TEST(the_page_is_told)
+{
+    char *text = print(shoalctl_print_status, "{'page':'http://127.0.0.1:7071/'}");
+    has(text, "\npage         http://127.0.0.1:7071/\n");
+    free(text);
+    text = print(shoalctl_print_status, "{'page':null}");
+    ck_assert_ptr_null(strstr(text, "page"));
+    free(text);
+}
+END_TEST
+
 START_TEST(a_link_says_what_it_can_carry)
 {
     char *text =
@@ -217,6 +228,7 @@ int main(void)
     Suite *suite = suite_create("shoalctl_print");
     TCase *tests = tcase_create("print");
     tcase_add_test(tests, test_status);
+    tcase_add_test(tests, the_page_is_told);
     tcase_add_test(tests, a_link_says_what_it_can_carry);
     tcase_add_test(tests, test_columns_are_aligned);
     tcase_add_test(tests, test_jobs);

@@ -409,45 +409,6 @@ START_TEST(test_running_late_failed)
 }
 END_TEST
 
-/* All ranks leave, or one is killed. */
-START_TEST(test_ended)
-{
-    for (int i = 0; i < 2; i++) {
-        struct network_worker *workers[] = {
-            network_join(network, 0, network_name_at(network, i), 2, 0, -1, 0),
-            network_join(network, 1, network_name_at(network, i), 2, 1, -1, 0)};
-        network_settle(network);
-        network_run(network, 3000);
-        for (int rank = 1; rank >= 0; rank--) {
-            if (i == 0)
-                network_leave(network, workers[rank]);
-            else
-                network_kill(network, workers[rank]);
-            network_settle(network);
-        }
-    }
-    json_t *status = document();
-    const json_t *ended = json_object_get(status, "ended");
-    ck_assert_uint_eq(json_array_size(json_object_get(status, "jobs")), 0);
-    ck_assert_uint_eq(json_array_size(ended), 2);
-    const json_t *last = json_array_get(ended, 0), *first = json_array_get(ended, 1);
-    expect_text(first, "name", network_name_at(network, 0));
-    expect_text(first, "state", "completed");
-    ck_assert(json_is_null(json_object_get(first, "error")));
-    expect_number(first, "world_size", 2);
-    ck_assert_int_ge(json_integer_value(json_object_get(first, "ended_ms")), 3000);
-    expect_text(last, "name", network_name_at(network, 1));
-    expect_text(last, "state", "failed");
-    expect_text(last, "error", "rank 1 on node b is gone: its process 4004 ended");
-    ck_assert_double_ge(json_number_value(json_object_get(last, "ran_s")), 3);
-    json_decref(status);
-    network_run(network, ENDED_NS / NETWORK_MS + 1);
-    status = document();
-    ck_assert_uint_eq(json_array_size(json_object_get(status, "ended")), 0);
-    json_decref(status);
-}
-END_TEST
-
 START_TEST(test_left_ranks_are_missing)
 {
     struct network_worker *workers[] = {
@@ -460,6 +421,27 @@ START_TEST(test_left_ranks_are_missing)
     expect_ranks(job_of(status, 0), "ranks_present", "[0]");
     expect_ranks(job_of(status, 0), "ranks_missing", "[1]");
     json_decref(status);
+}
+END_TEST
+
+static void expect_page(const char *address, uint16_t port, const char *wanted)
+{
+    struct config *config = network_config(network, 0);
+    snprintf(config->metrics_address, sizeof(config->metrics_address), "%s", address);
+    config->metrics_port = port;
+    json_t *status = document();
+    ck_assert_pstr_eq(json_string_value(json_object_get(status, "page")), wanted);
+    json_decref(status);
+}
+
+START_TEST(test_page)
+{
+    expect_page("", 0, NULL);
+    expect_page("127.0.0.1", 7071, "http://127.0.0.1:7071/");
+    expect_page("0.0.0.0", 7071, "http://127.0.0.1:7071/");
+    expect_page("::1", 65535, "http://[::1]:65535/");
+    expect_page("::", 1, "http://127.0.0.1:1/");
+    expect_page("gpu1.example.com", 80, "http://gpu1.example.com:80/");
 }
 END_TEST
 
@@ -678,8 +660,8 @@ int main(void)
     tcase_add_loop_test(cases, test_controls, 0, sizeof(controls) / sizeof(controls[0]));
     tcase_add_test(cases, test_joining_elsewhere);
     tcase_add_test(cases, test_running_late_failed);
-    tcase_add_test(cases, test_ended);
     tcase_add_test(cases, test_left_ranks_are_missing);
+    tcase_add_test(cases, test_page);
     tcase_add_test(cases, test_draining);
     tcase_add_test(cases, test_rates);
     tcase_add_test(cases, test_link);

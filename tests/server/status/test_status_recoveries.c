@@ -56,8 +56,8 @@ static struct status_source source_of(uint32_t node)
     };
 }
 
-/* The only job of the node's document, the caller's; NULL: it has none. */
-static json_t *job_at(uint32_t node)
+/* The node's document, the caller's. */
+static json_t *status_at(uint32_t node)
 {
     struct status_source source = source_of(node);
     size_t length;
@@ -65,6 +65,14 @@ static json_t *job_at(uint32_t node)
     json_error_t error;
     json_t *status = json_loads(text, JSON_REJECT_DUPLICATES, &error);
     ck_assert_msg(status != NULL, "%s in %s", error.text, text);
+    free(text);
+    return status;
+}
+
+/* The only job of the node's document, the caller's; NULL: it has none. */
+static json_t *job_at(uint32_t node)
+{
+    json_t *status = status_at(node);
     json_t *jobs = json_object_get(status, "jobs");
     ck_assert_uint_le(json_array_size(jobs), 1);
     json_t *job = json_incref(json_array_get(jobs, 0));
@@ -74,7 +82,6 @@ static json_t *job_at(uint32_t node)
         ck_assert_str_eq(json_string_value(json_object_get(ended, "state")),
                          job ? "completed" : "failed");
     json_decref(status);
-    free(text);
     return job;
 }
 
@@ -156,6 +163,42 @@ START_TEST(test_rank_lost)
     expect_metric(0, "shoal_job_recovered_seconds_total", ",kind=\"generation\"} 1.5", true);
     expect_metric(0, "shoal_job_recovered_last_seconds", ",kind=\"generation\"} 1.5", true);
     expect_metric(0, "shoal_job_lost_seconds", "}", false);
+}
+END_TEST
+
+/* All ranks leave, or all are killed: whoever has not seen how it ended finds it for ten minutes.
+ */
+START_TEST(test_ended)
+{
+    network_run(network, 3000);
+    for (int rank = 0; rank < 4; rank++)
+        network_leave(network, workers[rank]);
+    network_settle(network);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        workers[rank] = network_join(network, rank, name, 2, (int32_t)rank, -1, 0);
+    network_settle(network);
+    network_kill(network, workers[1]);
+    network_settle(network);
+    network_kill(network, workers[0]);
+    network_settle(network);
+    json_t *status = status_at(0), *ended = json_object_get(status, "ended");
+    ck_assert_uint_eq(json_array_size(json_object_get(status, "jobs")), 0);
+    ck_assert_uint_eq(json_array_size(ended), 2);
+    const json_t *last = json_array_get(ended, 0), *first = json_array_get(ended, 1);
+    ck_assert_str_eq(json_string_value(json_object_get(first, "name")), name);
+    expect(first, "state", "\"completed\"");
+    expect(first, "error", "null");
+    expect(first, "world_size", "4");
+    ck_assert_double_ge(json_number_value(json_object_get(first, "ran_s")), 3);
+    expect(last, "state", "\"failed\"");
+    expect(last, "world_size", "2");
+    const char *error = json_string_value(json_object_get(last, "error"));
+    ck_assert_ptr_nonnull(strstr(error, "rank 1 on node b is gone: its process "));
+    json_decref(status);
+    network_run(network, ENDED_NS / NETWORK_MS + 1);
+    status = status_at(0);
+    ck_assert_uint_eq(json_array_size(json_object_get(status, "ended")), 0);
+    json_decref(status);
 }
 END_TEST
 
@@ -273,6 +316,7 @@ int main(void)
     TCase *cases = tcase_create("status_recoveries");
     tcase_add_checked_fixture(cases, setup, teardown);
     tcase_add_test(cases, test_rank_lost);
+    tcase_add_test(cases, test_ended);
     tcase_add_test(cases, test_waiting);
     tcase_add_test(cases, test_waiting_for_newcomers);
     tcase_add_test(cases, test_server_lost);

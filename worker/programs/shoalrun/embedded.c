@@ -17,6 +17,7 @@
 
 #include "common/base/env.h"
 #include "common/config/config.h"
+#include "worker/programs/shoalrun/page.h"
 #include "worker/programs/step/fresh_secret.h"
 
 #define EXTRA_BYTES_MAX (1u << 20)
@@ -202,7 +203,7 @@ static int secret_write(const char *path, struct error *error)
 static int configs_write(struct embedded *embedded, const struct launch_options *options,
                          const char *extra, struct error *error)
 {
-    uint16_t ports[LAUNCH_NODES_MAX];
+    uint16_t ports[LAUNCH_NODES_MAX], page_port = 0;
     char secret_path[sizeof(embedded->directory) + 16];
     long long pinned_bytes;
     /* What the workers may pin, whose daemons these are, is theirs to say. */
@@ -214,6 +215,8 @@ static int configs_write(struct embedded *embedded, const struct launch_options 
         pinned_bytes = CONFIG_LEAST_PINNED_BYTES;
     snprintf(secret_path, sizeof(secret_path), "%s/secret", embedded->directory);
     int written = secret_write(secret_path, error);
+    if (written == 0 && options->page)
+        written = page_reserve(&embedded->page, &page_port, error);
     if (written < 0)
         return written;
     for (uint32_t i = 0; i < embedded->count; i++)
@@ -224,6 +227,7 @@ static int configs_write(struct embedded *embedded, const struct launch_options 
         .ports = ports,
         .provider = options->provider,
         .pinned_bytes = (uint64_t)pinned_bytes,
+        .page_port = page_port,
         .secret_path = secret_path,
         .extra = extra,
         .extra_name = options->config_path,
@@ -246,7 +250,7 @@ int embedded_prepare(struct embedded *embedded, const struct launch_options *opt
                      const char *parent, struct error *error)
 {
     uint32_t worker_nodes = options->nodes ? options->nodes : 1;
-    *embedded = (struct embedded){.alive_read = -1, .alive_write = -1, .lock = -1};
+    *embedded = (struct embedded){.alive_read = -1, .alive_write = -1, .page = -1, .lock = -1};
     uint32_t count = worker_nodes + options->cpu_nodes;
     embedded->daemons = calloc(count, sizeof(*embedded->daemons));
     if (!embedded->daemons)
@@ -410,8 +414,10 @@ void embedded_clear(struct embedded *embedded)
         close(embedded->alive_write);
     if (embedded->directory[0])
         nftw(embedded->directory, entry_remove, 8, FTW_DEPTH | FTW_PHYS);
+    if (embedded->page >= 0)
+        close(embedded->page);
     if (embedded->lock >= 0)
         close(embedded->lock);
     free(embedded->daemons);
-    *embedded = (struct embedded){.alive_read = -1, .alive_write = -1, .lock = -1};
+    *embedded = (struct embedded){.alive_read = -1, .alive_write = -1, .page = -1, .lock = -1};
 }

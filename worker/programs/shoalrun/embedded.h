@@ -23,6 +23,7 @@ struct embedded {
     struct embedded_daemon *daemons;
     uint32_t count;
     int alive_read, alive_write; /* the daemons end when the writing end closes */
+    int page;                    /* keeps the port of the page; or -1 */
     int lock;                    /* on a file in the folder, the daemons' too; or -1 */
     bool recovers;               /* the daemons have `recovery`: one that is killed is replaced */
 };

@@ -26,6 +26,7 @@ const char *launch_usage(void)
            "  --provider NAME           libfabric provider of the started daemons\n"
            "  --config FILE             JSON with further keys for the started daemons\n"
            "  --socket PATH             use the daemon that listens there, start none\n"
+           "  --page                    print the address of a live page for a browser\n"
            "  --timeout SECONDS         end the job after this time\n"
            "  --grace SECONDS           from a rank's failure to SIGTERM of the others, and\n"
            "                            from there to SIGKILL (default 10)\n"
@@ -70,6 +71,7 @@ enum {
     OPTION_PROVIDER,
     OPTION_CONFIG,
     OPTION_SOCKET,
+    OPTION_PAGE,
     OPTION_TIMEOUT,
     OPTION_GRACE,
     OPTION_VERBOSE,
@@ -86,6 +88,7 @@ static const struct option launcher_long_options[] = {
     {"provider", required_argument, NULL, OPTION_PROVIDER},
     {"config", required_argument, NULL, OPTION_CONFIG},
     {"socket", required_argument, NULL, OPTION_SOCKET},
+    {"page", no_argument, NULL, OPTION_PAGE},
     {"timeout", required_argument, NULL, OPTION_TIMEOUT},
     {"grace", required_argument, NULL, OPTION_GRACE},
     {"verbose", no_argument, NULL, OPTION_VERBOSE},
@@ -129,6 +132,9 @@ static int launcher_take_option(struct launch_options *options, int option, char
         return 0;
     case OPTION_SOCKET:
         options->socket_path = optarg;
+        return 0;
+    case OPTION_PAGE:
+        options->page = true;
         return 0;
     case OPTION_VERBOSE:
         options->verbose = true;

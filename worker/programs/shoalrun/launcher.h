@@ -11,6 +11,7 @@
 #define LAUNCH_RANKS_MAX 4096
 #define LAUNCH_NODES_MAX 128
 #define LAUNCH_JOB_BYTES 64
+#define LAUNCH_URL_BYTES 320
 
 /* The command line. Its strings and the command belong to argv. */
 struct launch_options {
@@ -25,6 +26,7 @@ struct launch_options {
     const char *step_folder; /* start a step's daemon there, and nothing else; NULL: no */
     uint32_t timeout_s;      /* 0: none */
     uint32_t grace_s;        /* between a failure and SIGTERM, and between SIGTERM and SIGKILL */
+    bool page;
     bool verbose;
     bool tag_output;
     bool help;
@@ -85,16 +87,21 @@ struct launch_config {
     const uint16_t *ports;   /* [worker_nodes + cpu_nodes]: control ports on 127.0.0.1 */
     const char *provider;    /* NULL: the daemon's default */
     uint64_t pinned_bytes;   /* that workers may pin; 0: the daemon's default */
+    uint16_t page_port;      /* where number 0 serves a page; 0: nowhere, but as `extra` says */
     const char *secret_path; /* of the secret of this run; NULL: none */
     const char *extra;       /* JSON text of an object whose keys come on top; NULL: none */
     const char *extra_name;  /* what `extra` is called in messages */
 };
 /* The configuration of daemon number `self`. The daemons know each other by the secret of the run,
  * unless `extra` has them do so otherwise; on loopback nobody hears what goes between them, so that
- * it is not encrypted unless `extra` says so. *text is the caller's to free. ERR_CONFIG when
- * `extra` is no JSON object. */
+ * it is not encrypted unless `extra` says so. All being on one machine, number 0 alone serves
+ * metrics and the page. *text is the caller's to free. ERR_CONFIG when `extra` is no JSON object.
+ */
 int launch_config_text(const struct launch_config *config, uint32_t self, const char *socket_path,
                        char **text, struct error *error);
+/* The address of a daemon's page, as its status says. ERR_INVALID: it serves none.
+ * ERR_DISCONNECTED: it is no status. */
+int launch_status_page(const char *status, char url[LAUNCH_URL_BYTES]);
 /* Whether the daemons have `recovery`: jobs outlive one that is killed. */
 bool launch_config_recovers(const char *text);
 /* Nodes with workers are "node0", "node1", ...; CPU nodes, which come after them, "cpu0", ... */

@@ -120,6 +120,26 @@ static int secret_add(json_t *root, const struct launch_config *config, struct e
     return 0;
 }
 
+/* All daemons of this machine cannot have one port: the first one's page shows what the others do,
+ * too. */
+static int metrics_add(json_t *root, const struct launch_config *config, uint32_t self,
+                       struct error *error)
+{
+    if (self > 0) {
+        json_object_del(root, "metrics");
+        return 0;
+    }
+    json_t *said = json_object_get(root, "metrics");
+    if (config->page_port == 0 || (said && !json_is_object(said))) /* which the daemon refuses */
+        return 0;
+    json_t *metrics = json_pack("{s:s, s:i}", "address", "127.0.0.1", "port", config->page_port);
+    int result = metrics && said ? json_object_update(metrics, said) : 0;
+    if (metrics == NULL || result || json_object_set(root, "metrics", metrics))
+        result = error_set(error, ERR_MEMORY, "out of memory");
+    json_decref(metrics);
+    return result;
+}
+
 int launch_config_text(const struct launch_config *config, uint32_t self, const char *socket_path,
                        char **text, struct error *error)
 {
@@ -129,6 +149,8 @@ int launch_config_text(const struct launch_config *config, uint32_t self, const 
     int result = extra_merge(root, config, error);
     if (result == 0)
         result = secret_add(root, config, error);
+    if (result == 0)
+        result = metrics_add(root, config, self, error);
     if (result == 0) {
         char *dumped = json_dumps(root, JSON_INDENT(2));
         if (dumped)
@@ -146,4 +168,16 @@ bool launch_config_recovers(const char *text)
     bool recovers = json_is_true(json_object_get(root, "recovery"));
     json_decref(root);
     return recovers;
+}
+
+int launch_status_page(const char *status, char url[LAUNCH_URL_BYTES])
+{
+    json_t *root = json_loads(status, 0, NULL);
+    const char *page = json_string_value(json_object_get(root, "page"));
+    const char *type = json_string_value(json_object_get(root, "type"));
+    int result = page ? 0 : type && strcmp(type, "status") == 0 ? ERR_INVALID : ERR_DISCONNECTED;
+    if (page)
+        snprintf(url, LAUNCH_URL_BYTES, "%s", page);
+    json_decref(root);
+    return result;
 }

@@ -13,6 +13,7 @@
 #include "common/base/oom_score.h"
 #include "worker/programs/shoalrun/embedded.h"
 #include "worker/programs/shoalrun/launcher.h"
+#include "worker/programs/shoalrun/page.h"
 #include "worker/programs/shoalrun/supervisor.h"
 #include "worker/programs/step/serve.h"
 
@@ -165,6 +166,12 @@ static int run_supervised(struct run *run, char *const *environment, struct erro
             run->supervisor.restart = daemon_start_again;
         run->supervisor.restart_context = run;
     }
+    if (result == 0 && run->options.page) {
+        result = page_announce(
+            run->socket_path ? run->socket_path : run->embedded.daemons[0].socket_path, error);
+        if (result)
+            embedded_print_logs(&run->embedded); /* they say why a daemon does not answer */
+    }
     if (result == 0)
         result = workers_start(run, environment, error);
     if (result == 0) {
@@ -210,7 +217,7 @@ static void job_name(struct run *run)
 
 int main(int argc, char **argv, char **environment)
 {
-    struct run run = {.embedded = {.alive_read = -1, .alive_write = -1, .lock = -1}};
+    struct run run = {.embedded = {.alive_read = -1, .alive_write = -1, .page = -1, .lock = -1}};
     struct error error = {0};
     if (launch_options_parse(argc, argv, &run.options, &error)) {
         fprintf(stderr, "shoalrun: %s\nTry 'shoalrun --help'.\n", error.text);

@@ -31,8 +31,8 @@ START_TEST(test_options_all)
     struct error error = {0};
     ck_assert_int_eq(PARSE(&options, &error, "--nodes", "3", "-n", "2", "--cpu-nodes=1", "--job",
                            "train", "--provider", "tcp", "--config", "x.json", "--timeout", "60",
-                           "--grace", "4", "--as", "gloo", "--verbose", "--tag-output", "--",
-                           "prog", "-n", "--x"),
+                           "--grace", "4", "--as", "gloo", "--verbose", "--page", "--tag-output",
+                           "--", "prog", "-n", "--x"),
                      0);
     ck_assert_uint_eq(options.nodes, 3);
     ck_assert_uint_eq(options.ranks_per_node, 2);
@@ -43,7 +43,7 @@ START_TEST(test_options_all)
     ck_assert_str_eq(options.config_path, "x.json");
     ck_assert_uint_eq(options.timeout_s, 60);
     ck_assert_uint_eq(options.grace_s, 4);
-    ck_assert(options.verbose && options.tag_output && !options.help);
+    ck_assert(options.verbose && options.page && options.tag_output && !options.help);
     ck_assert_str_eq(options.command[0], "prog");
     ck_assert_str_eq(options.command[1], "-n");
     ck_assert_str_eq(options.command[2], "--x");
@@ -386,6 +386,56 @@ START_TEST(test_config_secret)
 }
 END_TEST
 
+/* One port is the first daemon's alone, whoever has said which. */
+START_TEST(test_config_page)
+{
+    static const struct {
+        uint16_t page_port;
+        const char *extra, *first, *other;
+    } rows[] = {
+        {0, NULL, NULL, NULL},
+        {7000, NULL, "{\"address\":\"127.0.0.1\",\"port\":7000}", NULL},
+        {0, "{\"metrics\":{\"address\":\"::1\",\"port\":8}}", "{\"address\":\"::1\",\"port\":8}",
+         NULL},
+        {7000, "{\"metrics\":{\"address\":\"::1\",\"port\":8}}", "{\"address\":\"::1\",\"port\":8}",
+         NULL},
+        {7000, "{\"metrics\":{\"port\":8}}", "{\"address\":\"127.0.0.1\",\"port\":8}", NULL},
+        {7000, "{\"metrics\":7}", "7", NULL}, /* the daemon says what is wrong */
+    };
+    uint16_t ports[] = {1, 2};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct launch_config config = {.worker_nodes = 2,
+                                       .ports = ports,
+                                       .page_port = rows[i].page_port,
+                                       .extra = rows[i].extra};
+        for (uint32_t self = 0; self < 2; self++) {
+            struct error error = {0};
+            char *text;
+            ck_assert_int_eq(launch_config_text(&config, self, "/s", &text, &error), 0);
+            json_t *root = json_loads(text, 0, NULL);
+            char *metrics = json_dumps(json_object_get(root, "metrics"),
+                                       JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
+            ck_assert_pstr_eq(metrics, self == 0 ? rows[i].first : rows[i].other);
+            free(metrics);
+            json_decref(root);
+            free(text);
+        }
+    }
+}
+END_TEST
+
+START_TEST(test_status_page)
+{
+    char url[LAUNCH_URL_BYTES];
+    ck_assert_int_eq(launch_status_page("{\"type\":\"status\",\"page\":\"http://x:1/\"}", url), 0);
+    ck_assert_str_eq(url, "http://x:1/");
+    ck_assert_int_eq(launch_status_page("{\"type\":\"status\",\"page\":null}", url), ERR_INVALID);
+    static const char *const others[] = {"{\"type\":\"error\"}", "{}", "7", "", "{\"type\":"};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        ck_assert_int_eq(launch_status_page(others[i], url), ERR_DISCONNECTED);
+}
+END_TEST
+
 START_TEST(test_config_text_bad_extra)
 {
     uint16_t port = 9;
@@ -430,6 +480,8 @@ int main(void)
     tcase_add_test(plan, test_config_heartbeats);
     tcase_add_test(plan, test_config_recovers);
     tcase_add_test(plan, test_config_secret);
+    tcase_add_test(plan, test_config_page);
+    tcase_add_test(plan, test_status_page);
     tcase_add_test(plan, test_config_text_bad_extra);
     suite_add_tcase(suite, plan);
     return suite_main(suite);
