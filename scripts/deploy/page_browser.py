@@ -18,9 +18,11 @@ import browser  # noqa: E402
 # Of the page: a job of four ranks makes steps, its time is split, both machines are up, and bytes go between them.
 SEEN = """[...document.querySelectorAll("#jobs article")].some(it =>
     it.querySelector("[data-key=world_size]")?.textContent === "4" &&
-    parseFloat(it.querySelector("[data-key=speed]")?.textContent) > 0 && it.querySelector("[data-key=computing]")) &&
+    parseFloat(it.querySelector("[data-key=speed]")?.textContent) > 0 && it.querySelector(".chart") &&
+    it.querySelector(".row [data-key=computing]")) &&
   document.querySelectorAll("#tiles > span:not(.down)").length === 2 &&
-  /^(a – b|b – a): (?!0 B.s there, 0 B)/.test(document.querySelector("#links > li")?.textContent)"""
+  /^(a ↔ b|b ↔ a)$/.test(document.querySelector("#links > .name")?.textContent) &&
+  parseFloat(document.querySelector("#links > .rate").textContent) > 0"""
 
 
 def main():
@@ -36,7 +38,7 @@ def main():
             print(page.value("document.body.innerText"))
             raise
         print(page.value("document.querySelector('#jobs article').innerText"))
-        print(page.value("document.querySelector('#links > li').textContent"))
+        print(page.value("document.getElementById('links').textContent"))
         if os.environ.get("SHOAL_SCREENSHOTS"):
             data = page.command("Page.captureScreenshot", captureBeyondViewport=True)["data"]
             pathlib.Path(os.environ["SHOAL_SCREENSHOTS"], "two-machines.png").write_bytes(base64.b64decode(data))
