@@ -225,6 +225,18 @@ class MadeUp(Case):
         self.assertIn("2 ranks not here: 4, 5", self.text("#jobs"))
         self.assertEqual(self.browser.errors, [])
 
+    def test_a_job_whose_steps_are_not_known(self):
+        """Where nothing repeats, a collective is not called a step."""
+        job = job_of("train")
+        job["waits"]["step_collectives"] = 0
+        self.server.whys.update(jobs=[why_of("train", step_collectives=1)], steps=[{"job": "train", "points": points()}])
+        self.server.status = status_of(1, [job])
+        self.open()
+        self.assertEqual(self.text("h4"), "Time of a collective")
+        self.assertIn("90 of 800 collectives. Without it a collective would take 28 ms", self.text("[data-key=why]"))
+        self.assertIn("200 collectives/s", self.browser.value("document.querySelector('article').innerText"))
+        self.assertEqual(self.browser.errors, [])
+
     def test_who_is_slowest(self):
         """One sentence for each kind of verdict, with the same figures."""
         more = {"step_collectives": 8, "collectives": 400, "times": 400, "lost_ms": 20.0, "step_ms": 232.4, "without_ms": 212.4}
@@ -237,12 +249,12 @@ class MadeUp(Case):
             "receiver slow": "Slowest receiver: node n0, it costs 20 ms a step" + without,
             "server slow": "Slowest daemon: node n0, it sums slowly or gets too little CPU, which costs 20 ms a step" + without,
             "nobody": "No rank, node or link is slower than the others.",
-            "unknown": "Not measured yet: there were too few steps in the last seconds.",
+            "unknown": "Not measured yet: there was too little to measure in the last seconds.",
         }.items():
             nobody = {"of_node": None} if kind in ("nobody", "unknown") else {"to_node": "n2" if kind == "link slow" else None}
             why = why_of("train", kind=kind, **more, **nobody)
-            self.assertEqual(self.browser.value(f"sentence({json.dumps(why)})") if self.server.status else self.first(why), words)
-        self.assertIn("take about 212 ms", self.browser.value(f"sentence({json.dumps(why_of('train', sure=False, **more))})"))
+            self.assertEqual(self.browser.value(f"sentence({json.dumps(why)}, 'step')") if self.server.status else self.first(why), words)
+        self.assertIn("take about 212 ms", self.browser.value(f"sentence({json.dumps(why_of('train', sure=False, **more))}, 'step')"))
 
     def first(self, why):
         self.server.whys["jobs"] = [why]
@@ -270,7 +282,7 @@ class MadeUp(Case):
             self.open(**view)
             alerts = self.text("#alerts")
             self.assertIn("Node n1 is not connected: connection reset by peer", alerts)
-            self.assertIn("Node n3 is away for 3 s; jobs wait for it to come back", alerts)
+            self.assertIn("Node n3 has been away for 3 s: it is silent. Jobs wait for it to come back.", alerts)
             self.assertIn("node n1 (ranks 2-3) is gone", self.text("#jobs article"))
             self.assertEqual(self.text("#jobs .pill"), "failed")
             self.assertIn("down", self.browser.value("document.getElementById('node-1').className"))
@@ -295,7 +307,7 @@ class MadeUp(Case):
         page = PAGE.read_text()
         for words in ("what a link can carry", "the fuller way", "is what it can carry", "Waits for:", "summed here", "exposed", "it tells", "came back once, at last"):
             self.assertNotIn(words, page)
-        for words in ("Step time", "Computing", "Network bandwidth", "Waiting for the slowest rank", "steps/s", "ms per step", "Finished jobs", "Failures and recoveries", "Recent warnings"):
+        for words in ("Step time", "Computing", "Network bandwidth", "Waiting for the slowest rank", "s/s", "ms per ", "Finished jobs", "Failures and recoveries", "Recent warnings"):
             self.assertIn(words, page)
 
     def test_a_thousand_nodes(self):
