@@ -12,6 +12,9 @@
 
 #include "server/control/ground/control_internal.h"
 
+/* So often it is looked whether an open page has heard of the end. */
+#define PAGE_LOOK_NS (50 * NS_PER_MS)
+
 static void control_on_stop(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
@@ -129,7 +132,12 @@ static void control_on_update(evutil_socket_t fd, short what, void *argument)
         control_handshake_settle(control);
         control_do_due(control, now_ns);
         uint64_t due_ns = coordinator_tick(control->coordinator, now_ns);
-        if (!coordinator_stopped(control->coordinator) || admin_trace_waits(control)) {
+        bool stopped = coordinator_stopped(control->coordinator) && !admin_trace_waits(control);
+        if (stopped && admin_page_waits(control, now_ns)) {
+            stopped = false;
+            due_ns = now_ns + PAGE_LOOK_NS;
+        }
+        if (!stopped) {
             control_set_timer(control->tick_event, now_ns, due_ns);
             control_set_timer(control->heartbeat_event, now_ns,
                               membership_deadline(&control->membership));

@@ -144,6 +144,7 @@ int control_http_create(struct control_http **http, const struct control_http_op
 void control_http_free(struct control_http *http);
 /* After it could not: when there were no descriptors left, it stops until then. */
 void control_http_accept_again(struct control_http *http);
+bool control_http_is_idle(const struct control_http *http);
 
 /* --- control_turn.c, the order of the loop and everybody's share of its turns: may call none of
  * these */
@@ -364,6 +365,9 @@ void admin_free(struct admin *admin);
 /* Once a second. */
 void admin_sample(struct control *control);
 void admin_accept_again(struct control *control);
+/* Whether the daemon, which has nothing else to do any more, is to wait for the page of a browser:
+ * it asks each second, and has not heard yet how the last job ended. Two seconds at most. */
+bool admin_page_waits(struct control *control, uint64_t now_ns);
 /* The worker gets the status, from the loop: a round of it makes one at most, for all who wait. */
 void admin_want_status(struct control_worker *worker);
 

@@ -8,10 +8,16 @@
 #include "server/control/ground/control_internal.h"
 #include "server/page/page.h"
 
+/* A page that is open asks so often. So long, at most, it is waited for at the end. */
+#define PAGE_ASKS_NS (3 * NS_PER_S)
+#define PAGE_WAIT_NS (2 * NS_PER_S)
+
 struct admin {
     struct control *control;
     struct event *status_event;
     struct control_http *http; /* NULL: no metrics */
+    uint64_t page_ns;          /* when a page has last asked for all that it shows; 0: never */
+    uint64_t over_ns;          /* since when the daemon could end; 0: it could not */
     char headers[PAGE_HEADERS_BYTES];
     struct control_http_document documents[4];
 };
@@ -138,9 +144,23 @@ void admin_accept_again(struct control *control)
     control_http_accept_again(control->admin->http);
 }
 
+/* It is the last that a page asks for. */
 static char *admin_why(struct control *control, size_t *length)
 {
+    control->admin->page_ns = clock_now_ns();
     return control->why_document(control, length);
+}
+
+bool admin_page_waits(struct control *control, uint64_t now_ns)
+{
+    struct admin *admin = control->admin;
+    if (!admin->http || admin->page_ns == 0)
+        return false;
+    if (admin->over_ns == 0)
+        admin->over_ns = now_ns;
+    if (now_ns - admin->over_ns >= PAGE_WAIT_NS || now_ns - admin->page_ns >= PAGE_ASKS_NS)
+        return false;
+    return admin->page_ns <= admin->over_ns || !control_http_is_idle(admin->http);
 }
 
 /* Beside addresses: what the configuration calls a daemon, or the machine itself. */

@@ -268,6 +268,11 @@ static void http_on_accept(evutil_socket_t listening, short what, void *argument
     }
 }
 
+bool control_http_is_idle(const struct control_http *http)
+{
+    return !http->connections;
+}
+
 void control_http_accept_again(struct control_http *http)
 {
     if (http)

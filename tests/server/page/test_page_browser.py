@@ -462,7 +462,7 @@ class Daemon(Case):
         config.update(socket={"path": str(self.socket)}, metrics={"address": "127.0.0.1", "port": ports[1]}, fabric={"link_mbits": 1000})
         (self.folder / "config.json").write_text(json.dumps(config))
         self.address = f"http://127.0.0.1:{ports[1]}/"
-        daemon = self.start([BUILD / "bin" / "shoald", "--config", self.folder / "config.json"], self.folder / "log")
+        self.daemon = daemon = self.start([BUILD / "bin" / "shoald", "--config", self.folder / "config.json"], self.folder / "log")
         log = self.folder / "log"
         # The socket is there before the ports are tried.
         self.poll(lambda: " on node n0: " in log.read_text() or daemon.poll() is not None)
@@ -528,6 +528,21 @@ class Daemon(Case):
         self.browser.wait("document.getElementById('ended').textContent.startsWith('traincompleted')")
         self.browser.wait(f"document.getElementById('memory-text').dataset.used === '{self.status()['memory']['used_bytes']}'")
         self.assertEqual(self.browser.errors, [])
+
+    def test_how_the_last_job_ended_is_heard_when_the_daemon_ends(self):
+        """A launcher ends its daemon with the job, and the page stays open."""
+        own = {"RANK": "0", "WORLD_SIZE": "1", "SHOAL_JOB": "train", "SHOAL_SOCKET": str(self.socket)}
+        rank = self.start([BUILD / "tests" / "helper_worker", "lag", self.folder / "stop", "1000", "0", "20"], self.folder / "rank0", **own)
+        self.browser.open(self.address)
+        self.shown()
+        self.browser.wait("document.querySelector('article .pill')?.textContent === 'running'")
+        (self.folder / "stop").touch()
+        self.assertEqual(rank.wait(60), 0, (self.folder / "rank0").read_text())
+        self.daemon.terminate()
+        self.browser.wait("document.body.classList.contains('lost')")
+        self.assertEqual(self.text("#gone"), "The daemon of node n0 has ended. The page shows what it said last.")
+        self.assertTrue(self.text("#ended").startswith("traincompleted"), self.text("#ended"))
+        self.assertEqual(self.daemon.wait(60), 0)
 
 
 def main():
