@@ -193,8 +193,8 @@ static void why_answer(struct control_why *why)
     if (page) {
         page->verdict = verdict;
         if (why->reports[0].ranks > 0)
-            status_steps_add(&page->steps, clock_now_ns(), &verdict, &why->overlap,
-                             why->reports[0].own);
+            status_steps_add(&page->steps, clock_now_ns(), &verdict, why->reports[0].step,
+                             &why->overlap, why->reports[0].own);
         free(page->document);
         page->asking = false;
         page->document = document;
@@ -421,6 +421,7 @@ static void why_put_steps(struct control *control, struct json_text *text)
             continue;
         json_text_open_object(text, NULL);
         json_text_string(text, "job", job->name);
+        json_text_uint(text, "step_collectives", page->steps.step);
         status_put_steps(text, "points", &page->steps, now_ns);
         json_text_close_object(text);
     }

@@ -46,10 +46,13 @@ static struct status_step steps_point(const struct verdict *verdict,
 }
 
 void status_steps_add(struct status_steps *steps, uint64_t now_ns, const struct verdict *verdict,
-                      const struct overlap_figures *overlap, uint32_t self)
+                      uint32_t step, const struct overlap_figures *overlap, uint32_t self)
 {
-    if (verdict->kind == VERDICT_UNKNOWN)
+    if (verdict->kind == VERDICT_UNKNOWN || (step == 0 && steps->step > 0))
         return;
+    if (steps->step == 0 && step > 0)
+        steps->count = 0; /* times of collectives and of steps do not compare */
+    steps->step = step;
     if (steps->count > 0 &&
         now_ns < steps->points[(steps->count - 1) % STATUS_STEPS].at_ns + STATUS_STEPS_NS)
         return;

@@ -22,14 +22,16 @@ struct status_step {
 
 /* Begins as zeros. The oldest point makes room. */
 struct status_steps {
+    uint32_t step;  /* collectives of a step, as last known; 0: never, and a point is of one */
     uint32_t count; /* of points that there have been */
     struct status_step points[STATUS_STEPS];
 };
 
 /* Add what is known now, if the last point is old enough: the verdict on the job, and how its time
- * splits on this node, which is `self`. Without a verdict nothing is added. */
+ * splits on this node, which is `self`. `step`: collectives that repeat; 0: none do. Nothing is
+ * added without a verdict, nor while nothing repeats in a job whose steps were known. */
 void status_steps_add(struct status_steps *steps, uint64_t now_ns, const struct verdict *verdict,
-                      const struct overlap_figures *overlap, uint32_t self);
+                      uint32_t step, const struct overlap_figures *overlap, uint32_t self);
 /* Put the points as an array, the oldest first: how many seconds ago, and three times in ms. */
 void status_put_steps(struct json_text *text, const char *key, const struct status_steps *steps,
                       uint64_t now_ns);

@@ -561,7 +561,9 @@ START_TEST(test_verdicts_for_the_page)
     }
     ck_assert(why_has(port, "\"job\":\"job7\",\"node\":\"a\",\"kind\":\"unknown\""));
     ck_assert(why_has(port, "],\"left_out\":1}\n"));
-    ck_assert(why_has(port, "],\"steps\":[{\"job\":\"job0\",\"points\":[]},{\"job\":\"job1\","));
+    ck_assert(why_has(
+        port,
+        "],\"steps\":[{\"job\":\"job0\",\"step_collectives\":0,\"points\":[]},{\"job\":\"job1\","));
     /* The metrics ask for them, too, and say nothing of what is not known. */
     const char *metrics = http_ask(port, "GET /metrics HTTP/1.1\r\n\r\n", 25);
     ck_assert_ptr_nonnull(strstr(metrics, "# TYPE shoal_job_step_seconds gauge\n"));

@@ -113,7 +113,11 @@ def points(gap=False):
     """Five minutes of steps: how long ago, the step, of it the wait for the slowest rank, and the network."""
     ages = [age for age in range(298, -1, -2) if not (gap and 100 < age < 160)]
     bump = lambda age: 40.0 if 30 < age < 90 else 0.0
-    return [[age, 232.0 + bump(age) + age % 7 * (age > 0), 20.0 + bump(age), 32.0] for age in ages]
+    first = [[298, 9000.0, 0.0, 0.0]]  # a job's first step
+    return first + [[age, 232.0 + bump(age) + age % 7 * (age > 0), 20.0 + bump(age), 32.0] for age in ages[1:]]
+
+
+STEPS = {"job": "train", "step_collectives": 8, "points": points()}
 
 
 def reports_of(nodes, time_s, links=True, link_mbits={}):
@@ -176,7 +180,7 @@ class MadeUp(Case):
         links = {f"n{i}": 64 for i in range(4)}
         for name, view in VIEWS.items():
             whys = [why_of("train", lost_ms=20.0, step_ms=232.0, without_ms=212.0, rank=5, of_node="n1", times=48, collectives=50, step_collectives=1, reports=reports_of(4, 50.0, link_mbits=links))]
-            self.server.whys.update(jobs=whys, steps=[{"job": "train", "points": points()}])
+            self.server.whys.update(jobs=whys, steps=[STEPS])
             self.server.status = status_of(4, [job_of("train")], link_mbits=64)
             self.open(**view)
             self.next_turn(links=links, **status_of(4, [job_of("train")], uptime_s=101.0, link_mbits=64))
@@ -191,7 +195,7 @@ class MadeUp(Case):
 
     def test_the_chart_has_all_parts_of_a_step(self):
         """As high as the times are, and as wide as the minutes; a gap stays empty."""
-        self.server.whys["steps"] = [{"job": "other", "points": [[0, 9999, 0, 0]]}, {"job": "train", "points": points(gap=True)}]
+        self.server.whys["steps"] = [{"job": "other", "points": [[0, 9999, 0, 0]]}, {**STEPS, "points": points(gap=True)}]
         self.server.status = status_of(1, [job_of("train")])
         self.open(width=1280)
         self.assertEqual([self.text(f".row [data-key={key}]") for key in ("computing", "network", "waiting")], ["180 ms", "32 ms", "20 ms"])
@@ -229,7 +233,7 @@ class MadeUp(Case):
         """Where nothing repeats, a collective is not called a step."""
         job = job_of("train")
         job["waits"]["step_collectives"] = 0
-        self.server.whys.update(jobs=[why_of("train", step_collectives=1)], steps=[{"job": "train", "points": points()}])
+        self.server.whys.update(jobs=[why_of("train", step_collectives=1)], steps=[{**STEPS, "step_collectives": 0}])
         self.server.status = status_of(1, [job])
         self.open()
         self.assertEqual(self.text("h4"), "Time of a collective")
@@ -420,7 +424,7 @@ class MadeUp(Case):
 
     def test_keys_and_a_screen_reader(self):
         self.server.status = status_of(40, [job_of("train")])
-        self.server.whys.update(jobs=[why_of("train")], steps=[{"job": "train", "points": points()}])
+        self.server.whys.update(jobs=[why_of("train")], steps=[STEPS])
         self.open()
         self.next_turn(**status_of(40, [job_of("train")], uptime_s=101.0))
         self.browser.press("Tab")

@@ -65,7 +65,7 @@ START_TEST(a_step_splits)
         .kind = it->kind, .node = it->node, .step_ms = 232, .lost_ms = it->lost_ms};
     const struct overlap_figures overlap = {.window_us = 4000000,
                                             .exposed_us = (uint32_t)(it->exposed * 4000000)};
-    status_steps_add(&steps, 7 * S, &verdict, &overlap, HERE);
+    status_steps_add(&steps, 7 * S, &verdict, 8, &overlap, HERE);
     json_t *points = told(&steps, 10 * S);
     const double expected[] = {3, 232, it->waiting_ms, it->network_ms};
     ck_assert_uint_eq(json_array_size(points), 1);
@@ -79,10 +79,31 @@ START_TEST(what_is_not_known_is_no_point)
 {
     struct status_steps steps = {0};
     const struct overlap_figures none = {0};
-    status_steps_add(&steps, S, &(struct verdict){.kind = VERDICT_UNKNOWN, .step_ms = 5}, &none, 0);
+    status_steps_add(&steps, S, &(struct verdict){.kind = VERDICT_UNKNOWN, .step_ms = 5}, 8, &none,
+                     0);
     json_t *points = told(&steps, S);
     ck_assert_uint_eq(json_array_size(points), 0);
     json_decref(points);
+}
+END_TEST
+
+/* A loss that is averaged now and then breaks the pattern for a while. */
+START_TEST(steps_and_collectives_do_not_mix)
+{
+    static const uint32_t known[] = {0, 0, 8, 0, 8, 0};
+    static const size_t counts[] = {1, 2, 1, 1, 2, 2};
+    struct status_steps steps = {0};
+    const struct overlap_figures none = {0};
+    for (uint32_t i = 0; i < 6; i++) {
+        struct verdict verdict = {.kind = VERDICT_NOBODY, .step_ms = known[i] ? 80 : 10};
+        status_steps_add(&steps, (4 * i + 1) * S, &verdict, known[i], &none, 0);
+        json_t *points = told(&steps, 40 * S);
+        ck_assert_uint_eq(json_array_size(points), counts[i]);
+        for (size_t k = 0; k < counts[i]; k++)
+            ck_assert_double_eq_tol(told_at(points, k, 1), i < 2 ? 10 : 80, 0.01);
+        ck_assert_uint_eq(steps.step, i < 2 ? 0 : 8);
+        json_decref(points);
+    }
 }
 END_TEST
 
@@ -94,7 +115,7 @@ START_TEST(the_last_minutes_are_kept)
     uint64_t end_ns = 2000 * S;
     for (uint64_t now_ns = S; now_ns <= end_ns; now_ns += S / 2) {
         struct verdict verdict = {.kind = VERDICT_NOBODY, .step_ms = (double)now_ns / S};
-        status_steps_add(&steps, now_ns, &verdict, &none, 0);
+        status_steps_add(&steps, now_ns, &verdict, 1, &none, 0);
     }
     json_t *points = told(&steps, end_ns);
     ck_assert_uint_eq(json_array_size(points), STATUS_STEPS);
@@ -113,6 +134,7 @@ int main(void)
     TCase *cases = tcase_create("status_steps");
     tcase_add_loop_test(cases, a_step_splits, 0, (int)(sizeof(splits) / sizeof(splits[0])));
     tcase_add_test(cases, what_is_not_known_is_no_point);
+    tcase_add_test(cases, steps_and_collectives_do_not_mix);
     tcase_add_test(cases, the_last_minutes_are_kept);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
