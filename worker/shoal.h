@@ -71,19 +71,27 @@ enum shoal_dtype {
     SHOAL_I8 = 4,
     SHOAL_U8 = 5,
     SHOAL_I32 = 6,
-    SHOAL_I64 = 7
+    SHOAL_I64 = 7,
+    SHOAL_I16 = 8,
+    SHOAL_U16 = 9,
+    SHOAL_U32 = 10,
+    SHOAL_U64 = 11
 };
 
-/* Reductions, element by element, in an order that is fixed for the ranks and their nodes. */
+/* Reductions, element by element, in an order that is fixed for the ranks and their nodes. Complex
+ * numbers are summed and averaged as pairs: twice the count of SHOAL_F32 or SHOAL_F64. */
 enum shoal_op {
     SHOAL_SUM = 0, /* of integers: wrapped */
     SHOAL_AVG = 1, /* the sum divided by the ranks of the group; integers: towards zero */
     SHOAL_PROD = 2,
     SHOAL_MIN = 3,
     SHOAL_MAX = 4,
-    SHOAL_BAND = 5, /* bitwise: integer types only, as the next two */
+    SHOAL_BAND = 5, /* bitwise: integer types only, as all that follow */
     SHOAL_BOR = 6,
-    SHOAL_BXOR = 7
+    SHOAL_BXOR = 7,
+    SHOAL_LAND = 8, /* logical: what is not 0 is true; 1 or 0, of one rank alone too */
+    SHOAL_LOR = 9,
+    SHOAL_LXOR = 10 /* true where an odd number of ranks have given what is true */
 };
 
 typedef struct shoal_job shoal_job;         /* this process's part in a job */

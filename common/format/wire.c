@@ -219,7 +219,13 @@ int wire_ask_check(const struct wire_ask *ask, uint32_t ranks, struct error *err
     if (ask->kind == COLLECTIVE_BARRIER)
         return 0;
     if (ask->dtype >= DTYPE_COUNT)
-        return error_set(error, ERR_INVALID, "data type %u does not exist", ask->dtype);
+        return error_set(error, ERR_INVALID,
+                         "data type %u is none of this version's, 0 to %d: is a newer one asking?",
+                         ask->dtype, DTYPE_COUNT - 1);
+    if (collective_has_op(ask->kind) && ask->op >= REDUCE_OP_COUNT)
+        return error_set(error, ERR_INVALID,
+                         "operation %u is none of this version's, 0 to %d: is a newer one asking?",
+                         ask->op, REDUCE_OP_COUNT - 1);
     if (collective_has_op(ask->kind) && !reduce_op_allows(ask->op, ask->dtype))
         return error_set(error, ERR_INVALID, "operation %s (%u) is not defined for %s",
                          reduce_op_name(ask->op), ask->op, dtype_name(ask->dtype));

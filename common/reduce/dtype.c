@@ -21,11 +21,16 @@ static const struct dtype_row dtype_rows[DTYPE_COUNT] = {
     [DTYPE_U8] = {1, true, {"uint8", "u8", NULL}},
     [DTYPE_I32] = {4, true, {"int32", "i32", NULL}},
     [DTYPE_I64] = {8, true, {"int64", "i64", NULL}},
+    [DTYPE_I16] = {2, true, {"int16", "i16", NULL}},
+    [DTYPE_U16] = {2, true, {"uint16", "u16", NULL}},
+    [DTYPE_U32] = {4, true, {"uint32", "u32", NULL}},
+    [DTYPE_U64] = {8, true, {"uint64", "u64", NULL}},
 };
 
 static const char *const op_names[REDUCE_OP_COUNT] = {
-    [REDUCE_SUM] = "sum", [REDUCE_AVG] = "avg",   [REDUCE_PROD] = "prod", [REDUCE_MIN] = "min",
-    [REDUCE_MAX] = "max", [REDUCE_BAND] = "band", [REDUCE_BOR] = "bor",   [REDUCE_BXOR] = "bxor",
+    [REDUCE_SUM] = "sum",   [REDUCE_AVG] = "avg",   [REDUCE_PROD] = "prod", [REDUCE_MIN] = "min",
+    [REDUCE_MAX] = "max",   [REDUCE_BAND] = "band", [REDUCE_BOR] = "bor",   [REDUCE_BXOR] = "bxor",
+    [REDUCE_LAND] = "land", [REDUCE_LOR] = "lor",   [REDUCE_LXOR] = "lxor",
 };
 
 static const char *const collective_names[COLLECTIVE_KIND_COUNT] = {
@@ -89,8 +94,12 @@ bool reduce_op_allows(unsigned op, unsigned dtype)
 {
     if (op >= REDUCE_OP_COUNT || dtype >= DTYPE_COUNT)
         return false;
-    bool bitwise = op == REDUCE_BAND || op == REDUCE_BOR || op == REDUCE_BXOR;
-    return !bitwise || dtype_is_integer(dtype);
+    return op < REDUCE_BAND || dtype_is_integer(dtype);
+}
+
+bool reduce_op_changes_one(enum reduce_op op, uint32_t divisor)
+{
+    return op >= REDUCE_LAND || (op == REDUCE_AVG && divisor > 1);
 }
 
 const char *collective_name(unsigned kind)

@@ -16,6 +16,10 @@ enum dtype {
     DTYPE_U8 = 5,
     DTYPE_I32 = 6,
     DTYPE_I64 = 7,
+    DTYPE_I16 = 8,
+    DTYPE_U16 = 9,
+    DTYPE_U32 = 10,
+    DTYPE_U64 = 11,
     DTYPE_COUNT
 };
 
@@ -28,6 +32,9 @@ enum reduce_op {
     REDUCE_BAND = 5, /* bitwise: integers only */
     REDUCE_BOR = 6,
     REDUCE_BXOR = 7,
+    REDUCE_LAND = 8, /* logical: what is not 0 is true, and the result is 1 or 0; integers only */
+    REDUCE_LOR = 9,
+    REDUCE_LXOR = 10,
     REDUCE_OP_COUNT
 };
 
@@ -50,17 +57,21 @@ enum collective_kind {
 size_t dtype_bytes(unsigned dtype);
 bool dtype_is_integer(unsigned dtype);
 
-/* nccl-tests' words: "float", "double", "half", "bfloat16", "int8", "uint8", "int32", "int64";
- * "?" for a number that is no dtype. dtype_parse also takes float32, float64, float16, f32, ...
+/* nccl-tests' words: "float", "double", "half", "bfloat16", "int8", "uint8", "int32", "int64",
+ * "uint32", "uint64", and "int16", "uint16"; "?" for a number that is no dtype. dtype_parse also
+ * takes float32, float64, float16, f32, ...
  * Parsers return 0 or ERR_INVALID. */
 const char *dtype_name(unsigned dtype);
 int dtype_parse(const char *text, enum dtype *dtype);
 
-/* "sum", "avg", "prod", "min", "max", "band", "bor", "bxor". */
+/* "sum", "avg", "prod", "min", "max", "band", "bor", "bxor", "land", "lor", "lxor". */
 const char *reduce_op_name(unsigned op);
 int reduce_op_parse(const char *text, enum reduce_op *op);
-/* Whether op is defined for dtype (bitwise ones are for integers). False for unknown numbers. */
+/* Whether op is defined for dtype (bitwise and logical ones are for integers). False for unknown
+ * numbers. */
 bool reduce_op_allows(unsigned op, unsigned dtype);
+/* Whether the result of one input alone may differ from it: a quotient, or a truth. */
+bool reduce_op_changes_one(enum reduce_op op, uint32_t divisor);
 
 /* "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "reduce_scatter", "gather",
  * "scatter", "all_to_all", "send". */

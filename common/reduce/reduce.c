@@ -85,31 +85,30 @@ const struct reduce_kernels *reduce_select(enum reduce_isa isa)
 
 /* Divide integers in place, towards zero. One pass over a hot block costs little beside the sum,
  * and one piece of code cannot differ between instruction sets. */
+#define DIVIDE(D, type, wide)                                                                      \
+    case D:                                                                                        \
+        for (size_t i = 0; i < count; i++) {                                                       \
+            type value;                                                                            \
+            char *at = (char *)block + i * sizeof(value);                                          \
+            memcpy(&value, at, sizeof(value));                                                     \
+            value = (type)(value / (wide)divisor);                                                 \
+            memcpy(at, &value, sizeof(value));                                                     \
+        }                                                                                          \
+        return;
+
 static void integers_divide(enum dtype dtype, void *block, size_t count, uint32_t divisor)
 {
-    char *at = block;
-    size_t bytes = dtype_bytes(dtype);
-    for (size_t i = 0; i < count; i++, at += bytes) {
-        int32_t i32;
-        int64_t i64;
-        switch (dtype) {
-        case DTYPE_I8:
-            *(int8_t *)at = (int8_t)(*(int8_t *)at / (int64_t)divisor);
-            break;
-        case DTYPE_U8:
-            *(uint8_t *)at = (uint8_t)(*(uint8_t *)at / divisor);
-            break;
-        case DTYPE_I32:
-            memcpy(&i32, at, sizeof(i32));
-            i32 = (int32_t)(i32 / (int64_t)divisor);
-            memcpy(at, &i32, sizeof(i32));
-            break;
-        default:
-            assert(dtype == DTYPE_I64);
-            memcpy(&i64, at, sizeof(i64));
-            i64 /= (int64_t)divisor;
-            memcpy(at, &i64, sizeof(i64));
-        }
+    switch (dtype) {
+        DIVIDE(DTYPE_I8, int8_t, int64_t)
+        DIVIDE(DTYPE_U8, uint8_t, uint32_t)
+        DIVIDE(DTYPE_I16, int16_t, int64_t)
+        DIVIDE(DTYPE_U16, uint16_t, uint32_t)
+        DIVIDE(DTYPE_I32, int32_t, int64_t)
+        DIVIDE(DTYPE_U32, uint32_t, uint32_t)
+        DIVIDE(DTYPE_I64, int64_t, int64_t)
+        DIVIDE(DTYPE_U64, uint64_t, uint64_t)
+    default:
+        assert(!"an integer");
     }
 }
 
@@ -164,7 +163,7 @@ void reduce_run(const struct reduce_kernels *kernels, const struct reduction *re
     const size_t total = r->count * dtype_bytes(r->dtype);
     if (r->outputs == 0)
         return;
-    if (r->inputs == 1 && (r->op != REDUCE_AVG || r->divisor == 1))
+    if (r->inputs == 1 && !reduce_op_changes_one(r->op, r->divisor))
         run_copy(r, total);
     else
         run_kernel(kernels, r, total);

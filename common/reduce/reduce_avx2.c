@@ -5,20 +5,12 @@
 
 typedef __m256 vector_f32;
 typedef __m256d vector_f64;
-typedef __m256i vector_i8;
-typedef __m256i vector_u8;
-typedef __m256i vector_i32;
-typedef __m256i vector_i64;
 
 enum {
     step_f32 = 32,
     step_f64 = 32,
     step_f16 = 16,
     step_bf16 = 16,
-    step_i8 = 32,
-    step_u8 = 32,
-    step_i32 = 32,
-    step_i64 = 32,
 };
 
 static inline void write_128(char *p, __m128i v, bool past_cache)
@@ -119,6 +111,8 @@ static inline void store_bf16(char *p, __m256 v, bool past_cache)
 
 DEFINE_FLOAT(f32, ps, float)
 DEFINE_FLOAT(f64, pd, double)
+REDUCE_KEEP(f32)
+REDUCE_KEEP(f64)
 
 /* There is no product of bytes: multiply the even and the odd ones as 16-bit lanes. */
 static inline __m256i product_epi8(__m256i a, __m256i b)
@@ -137,17 +131,28 @@ static inline __m256i product_epi64(__m256i a, __m256i b)
     return _mm256_add_epi64(_mm256_mul_epu32(a, b), _mm256_slli_epi64(cross, 32));
 }
 
-static inline __m256i minimum_epi64(__m256i a, __m256i b)
+#define SIGNS _mm256_set1_epi64x(INT64_MIN)
+
+static inline __m256i above_epi64(__m256i a, __m256i b)
 {
-    return _mm256_blendv_epi8(a, b, _mm256_cmpgt_epi64(a, b));
+    return _mm256_cmpgt_epi64(a, b);
 }
 
-static inline __m256i maximum_epi64(__m256i a, __m256i b)
+/* There is no comparison of unsigned numbers: move both to where signed ones have that order. */
+static inline __m256i above_epu64(__m256i a, __m256i b)
 {
-    return _mm256_blendv_epi8(b, a, _mm256_cmpgt_epi64(a, b));
+    return above_epi64(_mm256_xor_si256(a, SIGNS), _mm256_xor_si256(b, SIGNS));
 }
 
-#define DEFINE_INTEGER(V, add, multiply, minimum, maximum)                                         \
+#define minimum_epi64(a, b) _mm256_blendv_epi8(a, b, above_epi64(a, b))
+#define maximum_epi64(a, b) _mm256_blendv_epi8(b, a, above_epi64(a, b))
+#define minimum_epu64(a, b) _mm256_blendv_epi8(a, b, above_epu64(a, b))
+#define maximum_epu64(a, b) _mm256_blendv_epi8(b, a, above_epu64(a, b))
+
+/* What tells signed from unsigned, and memory. */
+#define DEFINE_ORDER(V, minimum, maximum)                                                          \
+    typedef __m256i vector_##V;                                                                    \
+    enum { step_##V = 32 };                                                                        \
     static inline __m256i load_##V(const char *p)                                                  \
     {                                                                                              \
         return _mm256_loadu_si256((const __m256i *)p);                                             \
@@ -156,14 +161,6 @@ static inline __m256i maximum_epi64(__m256i a, __m256i b)
     {                                                                                              \
         reduce_write_256(p, v, past_cache);                                                        \
     }                                                                                              \
-    static inline __m256i sum_##V(__m256i a, __m256i b)                                            \
-    {                                                                                              \
-        return add(a, b);                                                                          \
-    }                                                                                              \
-    static inline __m256i prod_##V(__m256i a, __m256i b)                                           \
-    {                                                                                              \
-        return multiply(a, b);                                                                     \
-    }                                                                                              \
     static inline __m256i min_##V(__m256i a, __m256i b)                                            \
     {                                                                                              \
         return minimum(a, b);                                                                      \
@@ -171,6 +168,18 @@ static inline __m256i maximum_epi64(__m256i a, __m256i b)
     static inline __m256i max_##V(__m256i a, __m256i b)                                            \
     {                                                                                              \
         return maximum(a, b);                                                                      \
+    }                                                                                              \
+    REDUCE_KEEP(V)
+
+/* What is the same for both. */
+#define DEFINE_BITS(V, add, multiply, one)                                                         \
+    static inline __m256i sum_##V(__m256i a, __m256i b)                                            \
+    {                                                                                              \
+        return add(a, b);                                                                          \
+    }                                                                                              \
+    static inline __m256i prod_##V(__m256i a, __m256i b)                                           \
+    {                                                                                              \
+        return multiply(a, b);                                                                     \
     }                                                                                              \
     static inline __m256i band_##V(__m256i a, __m256i b)                                           \
     {                                                                                              \
@@ -183,16 +192,26 @@ static inline __m256i maximum_epi64(__m256i a, __m256i b)
     static inline __m256i bxor_##V(__m256i a, __m256i b)                                           \
     {                                                                                              \
         return _mm256_xor_si256(a, b);                                                             \
-    }
+    }                                                                                              \
+    REDUCE_TRUTHS(V, one)
 
-DEFINE_INTEGER(i8, _mm256_add_epi8, product_epi8, _mm256_min_epi8, _mm256_max_epi8)
-DEFINE_INTEGER(u8, _mm256_add_epi8, product_epi8, _mm256_min_epu8, _mm256_max_epu8)
-DEFINE_INTEGER(i32, _mm256_add_epi32, _mm256_mullo_epi32, _mm256_min_epi32, _mm256_max_epi32)
-DEFINE_INTEGER(i64, _mm256_add_epi64, product_epi64, minimum_epi64, maximum_epi64)
+DEFINE_ORDER(i8, _mm256_min_epi8, _mm256_max_epi8)
+DEFINE_ORDER(u8, _mm256_min_epu8, _mm256_max_epu8)
+DEFINE_ORDER(i16, _mm256_min_epi16, _mm256_max_epi16)
+DEFINE_ORDER(u16, _mm256_min_epu16, _mm256_max_epu16)
+DEFINE_ORDER(i32, _mm256_min_epi32, _mm256_max_epi32)
+DEFINE_ORDER(u32, _mm256_min_epu32, _mm256_max_epu32)
+DEFINE_ORDER(i64, minimum_epi64, maximum_epi64)
+DEFINE_ORDER(u64, minimum_epu64, maximum_epu64)
+
+DEFINE_BITS(u8, _mm256_add_epi8, product_epi8, _mm256_set1_epi8(1))
+DEFINE_BITS(u16, _mm256_add_epi16, _mm256_mullo_epi16, _mm256_set1_epi16(1))
+DEFINE_BITS(u32, _mm256_add_epi32, _mm256_mullo_epi32, _mm256_set1_epi32(1))
+DEFINE_BITS(u64, _mm256_add_epi64, product_epi64, _mm256_set1_epi64x(1))
 
 REDUCE_KERNELS(REDUCE_DEFINE)
 
 const struct reduce_kernels reduce_kernels_avx2 = {
     .isa = REDUCE_ISA_AVX2,
-    .run = {REDUCE_KERNELS(REDUCE_ENTRY)},
+    .run = {REDUCE_ENTRIES},
 };

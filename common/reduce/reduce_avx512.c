@@ -6,20 +6,12 @@
 
 typedef __m512 vector_f32;
 typedef __m512d vector_f64;
-typedef __m512i vector_i8;
-typedef __m512i vector_u8;
-typedef __m512i vector_i32;
-typedef __m512i vector_i64;
 
 enum {
     step_f32 = 64,
     step_f64 = 64,
     step_f16 = 32,
     step_bf16 = 32,
-    step_i8 = 64,
-    step_u8 = 64,
-    step_i32 = 64,
-    step_i64 = 64,
 };
 
 static inline void write_512(char *p, __m512i v, bool past_cache)
@@ -119,6 +111,8 @@ static inline void store_bf16(char *p, __m512 v, bool past_cache)
 
 DEFINE_FLOAT(f32, ps, float)
 DEFINE_FLOAT(f64, pd, double)
+REDUCE_KEEP(f32)
+REDUCE_KEEP(f64)
 
 /* There is no product of bytes: multiply the even and the odd ones as 16-bit lanes. */
 static inline __m512i product_epi8(__m512i a, __m512i b)
@@ -129,7 +123,10 @@ static inline __m512i product_epi8(__m512i a, __m512i b)
                            _mm512_slli_epi16(odd, 8));
 }
 
-#define DEFINE_INTEGER(V, add, multiply, minimum, maximum)                                         \
+/* What tells signed from unsigned, and memory. */
+#define DEFINE_ORDER(V, minimum, maximum)                                                          \
+    typedef __m512i vector_##V;                                                                    \
+    enum { step_##V = 64 };                                                                        \
     static inline __m512i load_##V(const char *p)                                                  \
     {                                                                                              \
         return _mm512_loadu_si512((const __m512i *)p);                                             \
@@ -138,14 +135,6 @@ static inline __m512i product_epi8(__m512i a, __m512i b)
     {                                                                                              \
         write_512(p, v, past_cache);                                                               \
     }                                                                                              \
-    static inline __m512i sum_##V(__m512i a, __m512i b)                                            \
-    {                                                                                              \
-        return add(a, b);                                                                          \
-    }                                                                                              \
-    static inline __m512i prod_##V(__m512i a, __m512i b)                                           \
-    {                                                                                              \
-        return multiply(a, b);                                                                     \
-    }                                                                                              \
     static inline __m512i min_##V(__m512i a, __m512i b)                                            \
     {                                                                                              \
         return minimum(a, b);                                                                      \
@@ -153,6 +142,18 @@ static inline __m512i product_epi8(__m512i a, __m512i b)
     static inline __m512i max_##V(__m512i a, __m512i b)                                            \
     {                                                                                              \
         return maximum(a, b);                                                                      \
+    }                                                                                              \
+    REDUCE_KEEP(V)
+
+/* What is the same for both. */
+#define DEFINE_BITS(V, add, multiply, one)                                                         \
+    static inline __m512i sum_##V(__m512i a, __m512i b)                                            \
+    {                                                                                              \
+        return add(a, b);                                                                          \
+    }                                                                                              \
+    static inline __m512i prod_##V(__m512i a, __m512i b)                                           \
+    {                                                                                              \
+        return multiply(a, b);                                                                     \
     }                                                                                              \
     static inline __m512i band_##V(__m512i a, __m512i b)                                           \
     {                                                                                              \
@@ -165,16 +166,26 @@ static inline __m512i product_epi8(__m512i a, __m512i b)
     static inline __m512i bxor_##V(__m512i a, __m512i b)                                           \
     {                                                                                              \
         return _mm512_xor_si512(a, b);                                                             \
-    }
+    }                                                                                              \
+    REDUCE_TRUTHS(V, one)
 
-DEFINE_INTEGER(i8, _mm512_add_epi8, product_epi8, _mm512_min_epi8, _mm512_max_epi8)
-DEFINE_INTEGER(u8, _mm512_add_epi8, product_epi8, _mm512_min_epu8, _mm512_max_epu8)
-DEFINE_INTEGER(i32, _mm512_add_epi32, _mm512_mullo_epi32, _mm512_min_epi32, _mm512_max_epi32)
-DEFINE_INTEGER(i64, _mm512_add_epi64, _mm512_mullo_epi64, _mm512_min_epi64, _mm512_max_epi64)
+DEFINE_ORDER(i8, _mm512_min_epi8, _mm512_max_epi8)
+DEFINE_ORDER(u8, _mm512_min_epu8, _mm512_max_epu8)
+DEFINE_ORDER(i16, _mm512_min_epi16, _mm512_max_epi16)
+DEFINE_ORDER(u16, _mm512_min_epu16, _mm512_max_epu16)
+DEFINE_ORDER(i32, _mm512_min_epi32, _mm512_max_epi32)
+DEFINE_ORDER(u32, _mm512_min_epu32, _mm512_max_epu32)
+DEFINE_ORDER(i64, _mm512_min_epi64, _mm512_max_epi64)
+DEFINE_ORDER(u64, _mm512_min_epu64, _mm512_max_epu64)
+
+DEFINE_BITS(u8, _mm512_add_epi8, product_epi8, _mm512_set1_epi8(1))
+DEFINE_BITS(u16, _mm512_add_epi16, _mm512_mullo_epi16, _mm512_set1_epi16(1))
+DEFINE_BITS(u32, _mm512_add_epi32, _mm512_mullo_epi32, _mm512_set1_epi32(1))
+DEFINE_BITS(u64, _mm512_add_epi64, _mm512_mullo_epi64, _mm512_set1_epi64(1))
 
 REDUCE_KERNELS(REDUCE_DEFINE)
 
 const struct reduce_kernels reduce_kernels_avx512 = {
     .isa = REDUCE_ISA_AVX512,
-    .run = {REDUCE_KERNELS(REDUCE_ENTRY)},
+    .run = {REDUCE_ENTRIES},
 };

@@ -10,8 +10,8 @@
  *     sum_V(a, b), prod_V ...     the combining step
  *     divide_V(v, n)              floats: the average's last step
  *     REDUCE_TAIL(D, OP)          the kernel for the elements that fill no vector
- * and then expands REDUCE_KERNELS twice: with REDUCE_DEFINE for the functions and with
- * REDUCE_ENTRY for the table.
+ * and then expands REDUCE_KEEP for each V, REDUCE_TRUTHS for each unsigned one, REDUCE_KERNELS with
+ * REDUCE_DEFINE for the functions, and REDUCE_ENTRIES for the table.
  */
 #ifndef COMMON_REDUCE_REDUCE_KERNELS_H
 #define COMMON_REDUCE_REDUCE_KERNELS_H
@@ -61,32 +61,66 @@ extern const struct reduce_kernels reduce_kernels_avx512;
     K(D, T, V, REDUCE_MIN, min, min, keep)                                                         \
     K(D, T, V, REDUCE_MAX, max, max, keep)
 
-#define REDUCE_INTEGER_KERNELS(K, D, T, V)                                                         \
-    K(D, T, V, REDUCE_SUM, sum, sum, keep)                                                         \
-    K(D, T, V, REDUCE_PROD, prod, prod, keep)                                                      \
-    K(D, T, V, REDUCE_MIN, min, min, keep)                                                         \
-    K(D, T, V, REDUCE_MAX, max, max, keep)                                                         \
-    K(D, T, V, REDUCE_BAND, band, band, keep)                                                      \
-    K(D, T, V, REDUCE_BOR, bor, bor, keep)                                                         \
-    K(D, T, V, REDUCE_BXOR, bxor, bxor, keep)
+/* What is the same for a signed type, and taken from the unsigned one of its size. */
+#define REDUCE_BITS_KERNELS(K, D, T)                                                               \
+    K(D, T, T, REDUCE_SUM, sum, sum, keep)                                                         \
+    K(D, T, T, REDUCE_PROD, prod, prod, keep)                                                      \
+    K(D, T, T, REDUCE_BAND, band, band, keep)                                                      \
+    K(D, T, T, REDUCE_BOR, bor, bor, keep)                                                         \
+    K(D, T, T, REDUCE_BXOR, bxor, bxor, keep)                                                      \
+    K(D, T, T, REDUCE_LAND, land, min, truth)                                                      \
+    K(D, T, T, REDUCE_LOR, lor, bor, truth)                                                        \
+    K(D, T, T, REDUCE_LXOR, lxor, lxor, truth)
+
+#define REDUCE_ORDER_KERNELS(K, D, T)                                                              \
+    K(D, T, T, REDUCE_MIN, min, min, keep)                                                         \
+    K(D, T, T, REDUCE_MAX, max, max, keep)
 
 #define REDUCE_KERNELS(K)                                                                          \
     REDUCE_FLOAT_KERNELS(K, DTYPE_F32, f32, f32)                                                   \
     REDUCE_FLOAT_KERNELS(K, DTYPE_F64, f64, f64)                                                   \
     REDUCE_FLOAT_KERNELS(K, DTYPE_F16, f16, f32)                                                   \
     REDUCE_FLOAT_KERNELS(K, DTYPE_BF16, bf16, f32)                                                 \
-    REDUCE_INTEGER_KERNELS(K, DTYPE_I8, i8, i8)                                                    \
-    REDUCE_INTEGER_KERNELS(K, DTYPE_U8, u8, u8)                                                    \
-    REDUCE_INTEGER_KERNELS(K, DTYPE_I32, i32, i32)                                                 \
-    REDUCE_INTEGER_KERNELS(K, DTYPE_I64, i64, i64)
+    REDUCE_BITS_KERNELS(K, DTYPE_U8, u8)                                                           \
+    REDUCE_BITS_KERNELS(K, DTYPE_U16, u16)                                                         \
+    REDUCE_BITS_KERNELS(K, DTYPE_U32, u32)                                                         \
+    REDUCE_BITS_KERNELS(K, DTYPE_U64, u64)                                                         \
+    REDUCE_ORDER_KERNELS(K, DTYPE_U8, u8)                                                          \
+    REDUCE_ORDER_KERNELS(K, DTYPE_U16, u16)                                                        \
+    REDUCE_ORDER_KERNELS(K, DTYPE_U32, u32)                                                        \
+    REDUCE_ORDER_KERNELS(K, DTYPE_U64, u64)                                                        \
+    REDUCE_ORDER_KERNELS(K, DTYPE_I8, i8)                                                          \
+    REDUCE_ORDER_KERNELS(K, DTYPE_I16, i16)                                                        \
+    REDUCE_ORDER_KERNELS(K, DTYPE_I32, i32)                                                        \
+    REDUCE_ORDER_KERNELS(K, DTYPE_I64, i64)
 
-/* The last step of every op but the average. */
-#define keep_f32(v, divisor) (v)
-#define keep_f64(v, divisor) (v)
-#define keep_i8(v, divisor) (v)
-#define keep_u8(v, divisor) (v)
-#define keep_i32(v, divisor) (v)
-#define keep_i64(v, divisor) (v)
+/* The entries of the table: signed types have those of the unsigned ones too. */
+#define REDUCE_ENTRIES                                                                             \
+    REDUCE_KERNELS(REDUCE_ENTRY)                                                                   \
+    REDUCE_BITS_KERNELS(REDUCE_ENTRY, DTYPE_I8, u8)                                                \
+    REDUCE_BITS_KERNELS(REDUCE_ENTRY, DTYPE_I16, u16)                                              \
+    REDUCE_BITS_KERNELS(REDUCE_ENTRY, DTYPE_I32, u32)                                              \
+    REDUCE_BITS_KERNELS(REDUCE_ENTRY, DTYPE_I64, u64)
+
+/* The last step of most. */
+#define REDUCE_KEEP(V)                                                                             \
+    static inline vector_##V keep_##V(vector_##V v, uint32_t divisor)                              \
+    {                                                                                              \
+        (void)divisor;                                                                             \
+        return v;                                                                                  \
+    }
+
+/* Truths of unsigned types: 1 where a number is not 0. `one` is a vector of them. */
+#define REDUCE_TRUTHS(V, one)                                                                      \
+    static inline vector_##V truth_##V(vector_##V v, uint32_t divisor)                             \
+    {                                                                                              \
+        (void)divisor;                                                                             \
+        return min_##V(v, one);                                                                    \
+    }                                                                                              \
+    static inline vector_##V lxor_##V(vector_##V a, vector_##V b)                                  \
+    {                                                                                              \
+        return bxor_##V(truth_##V(a, 1), truth_##V(b, 1));                                         \
+    }
 
 #define REDUCE_ENTRY(D, T, V, OP, name, combine, finish) [D][OP] = kernel_##name##_##T,
 
@@ -162,6 +196,10 @@ enum {
     dtype_size_u8 = 1,
     dtype_size_i32 = 4,
     dtype_size_i64 = 8,
+    dtype_size_i16 = 2,
+    dtype_size_u16 = 2,
+    dtype_size_u32 = 4,
+    dtype_size_u64 = 8,
 };
 
 #endif

@@ -4,20 +4,12 @@
 
 typedef float vector_f32;
 typedef double vector_f64;
-typedef uint8_t vector_i8; /* unsigned wherever signs do not matter, so that wrapping is defined */
-typedef uint8_t vector_u8;
-typedef uint32_t vector_i32;
-typedef uint64_t vector_i64;
 
 enum {
     step_f32 = 4,
     step_f64 = 8,
     step_f16 = 2,
     step_bf16 = 2,
-    step_i8 = 1,
-    step_u8 = 1,
-    step_i32 = 4,
-    step_i64 = 8,
 };
 
 #define REDUCE_TAIL(D, OP)                                                                         \
@@ -112,14 +104,6 @@ uint16_t f32_to_bf16(float value)
 
 DEFINE_MEMORY(f32)
 DEFINE_MEMORY(f64)
-DEFINE_MEMORY(i8)
-DEFINE_MEMORY(u8)
-DEFINE_MEMORY(i32)
-DEFINE_MEMORY(i64)
-#define store_i8 write_i8
-#define store_u8 write_u8
-#define store_i32 write_i32
-#define store_i64 write_i64
 
 static inline void store_f32(char *p, float v, bool past_cache)
 {
@@ -181,45 +165,69 @@ DEFINE_HALF(bf16)
 
 DEFINE_FLOAT(f32)
 DEFINE_FLOAT(f64)
+REDUCE_KEEP(f32)
+REDUCE_KEEP(f64)
 
-#define DEFINE_INTEGER(V, type)                                                                    \
+/* What tells signed from unsigned, and memory. */
+#define DEFINE_ORDER(V, type)                                                                      \
+    typedef type vector_##V;                                                                       \
+    enum { step_##V = sizeof(type) };                                                              \
+    DEFINE_MEMORY(V)                                                                               \
+    static inline void store_##V(char *p, type v, bool past_cache)                                 \
+    {                                                                                              \
+        write_##V(p, v, past_cache);                                                               \
+    }                                                                                              \
+    static inline type min_##V(type a, type b)                                                     \
+    {                                                                                              \
+        return a < b ? a : b;                                                                      \
+    }                                                                                              \
+    static inline type max_##V(type a, type b)                                                     \
+    {                                                                                              \
+        return a > b ? a : b;                                                                      \
+    }                                                                                              \
+    REDUCE_KEEP(V)
+
+/* What is the same for both: of unsigned numbers, so that wrapping is defined. */
+#define DEFINE_BITS(V)                                                                             \
     static inline vector_##V sum_##V(vector_##V a, vector_##V b)                                   \
     {                                                                                              \
         return (vector_##V)(a + b);                                                                \
     }                                                                                              \
     static inline vector_##V prod_##V(vector_##V a, vector_##V b)                                  \
     {                                                                                              \
-        return (vector_##V)(a * b);                                                                \
-    }                                                                                              \
-    static inline vector_##V min_##V(vector_##V a, vector_##V b)                                   \
-    {                                                                                              \
-        return (type)a < (type)b ? a : b;                                                          \
-    }                                                                                              \
-    static inline vector_##V max_##V(vector_##V a, vector_##V b)                                   \
-    {                                                                                              \
-        return (type)a > (type)b ? a : b;                                                          \
+        return (vector_##V)((uint64_t)a * b);                                                      \
     }                                                                                              \
     static inline vector_##V band_##V(vector_##V a, vector_##V b)                                  \
     {                                                                                              \
-        return a & b;                                                                              \
+        return (vector_##V)(a & b);                                                                \
     }                                                                                              \
     static inline vector_##V bor_##V(vector_##V a, vector_##V b)                                   \
     {                                                                                              \
-        return a | b;                                                                              \
+        return (vector_##V)(a | b);                                                                \
     }                                                                                              \
     static inline vector_##V bxor_##V(vector_##V a, vector_##V b)                                  \
     {                                                                                              \
-        return a ^ b;                                                                              \
-    }
+        return (vector_##V)(a ^ b);                                                                \
+    }                                                                                              \
+    REDUCE_TRUTHS(V, 1)
 
-DEFINE_INTEGER(i8, int8_t)
-DEFINE_INTEGER(u8, uint8_t)
-DEFINE_INTEGER(i32, int32_t)
-DEFINE_INTEGER(i64, int64_t)
+DEFINE_ORDER(i8, int8_t)
+DEFINE_ORDER(u8, uint8_t)
+DEFINE_ORDER(i16, int16_t)
+DEFINE_ORDER(u16, uint16_t)
+DEFINE_ORDER(i32, int32_t)
+DEFINE_ORDER(u32, uint32_t)
+DEFINE_ORDER(i64, int64_t)
+DEFINE_ORDER(u64, uint64_t)
+
+DEFINE_BITS(u8)
+DEFINE_BITS(u16)
+DEFINE_BITS(u32)
+DEFINE_BITS(u64)
 
 REDUCE_KERNELS(REDUCE_DEFINE)
 
 const struct reduce_kernels reduce_kernels_scalar = {
     .isa = REDUCE_ISA_SCALAR,
-    .run = {REDUCE_KERNELS(REDUCE_ENTRY)},
+    .run = {REDUCE_ENTRIES},
 };

@@ -94,33 +94,35 @@ static double reduce_double(enum reduce_op op, const void *const *in, unsigned i
     return op == REDUCE_AVG ? result / divisor : result;
 }
 
-static int64_t integer_load(enum dtype dtype, const void *from)
+static bool is_signed(enum dtype dtype)
 {
-    int8_t i8;
-    uint8_t u8;
-    int32_t i32;
-    int64_t i64;
-    switch (dtype) {
-    case DTYPE_I8:
-        return memcpy(&i8, from, sizeof(i8)), i8;
-    case DTYPE_U8:
-        return memcpy(&u8, from, sizeof(u8)), u8;
-    case DTYPE_I32:
-        return memcpy(&i32, from, sizeof(i32)), i32;
-    default:
-        return memcpy(&i64, from, sizeof(i64)), i64;
-    }
+    return dtype == DTYPE_I8 || dtype == DTYPE_I16 || dtype == DTYPE_I32 || dtype == DTYPE_I64;
 }
 
-static int64_t integer_combine(enum reduce_op op, int64_t a, int64_t b)
+/* As a number of 128 bits, which holds those of every type, their sums and, wrapped, products. */
+static __int128 integer_load(enum dtype dtype, const void *from)
+{
+    uint64_t bits = 0; /* little-endian: the low bytes, which is what wrapping means */
+    memcpy(&bits, from, dtype_bytes(dtype));
+    uint64_t top = 1ull << (8 * dtype_bytes(dtype) - 1);
+    return is_signed(dtype) && bits & top ? (__int128)bits - top - top : (__int128)bits;
+}
+
+static __int128 integer_combine(enum reduce_op op, __int128 a, __int128 b)
 {
     switch (op) {
     case REDUCE_PROD:
-        return (int64_t)((uint64_t)a * (uint64_t)b);
+        return (__int128)((unsigned __int128)a * (unsigned __int128)b);
     case REDUCE_MIN:
         return a < b ? a : b;
     case REDUCE_MAX:
         return a < b ? b : a;
+    case REDUCE_LAND:
+        return a && b;
+    case REDUCE_LOR:
+        return a || b;
+    case REDUCE_LXOR:
+        return !a != !b;
     case REDUCE_BAND:
         return a & b;
     case REDUCE_BOR:
@@ -128,7 +130,7 @@ static int64_t integer_combine(enum reduce_op op, int64_t a, int64_t b)
     case REDUCE_BXOR:
         return a ^ b;
     default:
-        return (int64_t)((uint64_t)a + (uint64_t)b);
+        return a + b;
     }
 }
 
@@ -136,14 +138,16 @@ static void reduce_integer(enum dtype dtype, enum reduce_op op, const void *cons
                            unsigned inputs, size_t at, void *to, uint32_t divisor)
 {
     size_t bytes = dtype_bytes(dtype);
-    int64_t result = integer_load(dtype, (const char *)in[0] + at);
+    __int128 result = integer_load(dtype, (const char *)in[0] + at);
     for (unsigned i = 1; i < inputs; i++) {
         result = integer_combine(op, result, integer_load(dtype, (const char *)in[i] + at));
-        memcpy(to, &result, bytes); /* little-endian: the low bytes, which is what wrapping means */
+        memcpy(to, &result, bytes);
         result = integer_load(dtype, to);
     }
     if (op == REDUCE_AVG)
-        result = result < 0 ? -(int64_t)((0 - (uint64_t)result) / divisor) : result / divisor;
+        result /= divisor;
+    if (op >= REDUCE_LAND)
+        result = result != 0;
     memcpy(to, &result, bytes);
 }
 
@@ -162,7 +166,7 @@ void reference_reduce(enum dtype dtype, enum reduce_op op, const void *const *in
                       void *result, size_t count, uint32_t divisor)
 {
     size_t bytes = dtype_bytes(dtype);
-    if (inputs == 1 && (op != REDUCE_AVG || divisor == 1)) {
+    if (inputs == 1 && op < REDUCE_LAND && (op != REDUCE_AVG || divisor == 1)) {
         memcpy(result, in[0], count * bytes);
         return;
     }
@@ -217,8 +221,8 @@ static uint64_t fill_bits(enum dtype dtype, uint64_t random, bool edge)
         return edge ? edge_bits(random, 5, 10) : reference_encode(reference_f16, ordinary);
     case DTYPE_BF16:
         return edge ? edge_bits(random, 8, 7) : reference_encode(reference_bf16, ordinary);
-    default: /* the greatest and the least */
-        return edge ? (1ull << (8 * dtype_bytes(dtype) - 1)) - (random & 1) : random;
+    default: /* the greatest and the least, signed; zero and the greatest, unsigned */
+        return edge ? ((random >> 1 & 1) << (8 * dtype_bytes(dtype) - 1)) - (random & 1) : random;
     }
 }
 

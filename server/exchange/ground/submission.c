@@ -106,8 +106,10 @@ int submission_check_contribution(const struct exchange_group *group, uint32_t n
 {
     if (header->type == WIRE_DISAGREE)
         return submission_check_disagreement(group, header, error);
-    if (wire_ask_check(&header->ask, group->members.size, error) != 0)
-        return error_set(error, ERR_PROTOCOL, "a contribution to a collective that does not exist");
+    struct error why;
+    if (wire_ask_check(&header->ask, group->members.size, &why) != 0)
+        return error_set(error, ERR_PROTOCOL,
+                         "a contribution to a collective that does not exist: %s", why.text);
     struct layout layout;
     if (ask_layout(group, &header->ask, header->sequence, &layout) != 0 ||
         header->chunk >= layout.chunks)

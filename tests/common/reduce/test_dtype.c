@@ -7,7 +7,7 @@
 
 START_TEST(test_bytes)
 {
-    const size_t bytes[DTYPE_COUNT] = {4, 8, 2, 2, 1, 1, 4, 8};
+    const size_t bytes[DTYPE_COUNT] = {4, 8, 2, 2, 1, 1, 4, 8, 2, 2, 4, 8};
     for (unsigned i = 0; i < DTYPE_COUNT; i++)
         ck_assert_uint_eq(dtype_bytes(i), bytes[i]);
     ck_assert_uint_eq(dtype_bytes(DTYPE_COUNT), 0);
@@ -21,8 +21,11 @@ START_TEST(test_numbers)
     ck_assert_int_eq(DTYPE_F32, 0);
     ck_assert_int_eq(DTYPE_BF16, 3);
     ck_assert_int_eq(DTYPE_I64, 7);
+    ck_assert_int_eq(DTYPE_I16, 8);
+    ck_assert_int_eq(DTYPE_U64, 11);
     ck_assert_int_eq(REDUCE_SUM, 0);
     ck_assert_int_eq(REDUCE_BXOR, 7);
+    ck_assert_int_eq(REDUCE_LXOR, 10);
     ck_assert_int_eq(COLLECTIVE_ALL_REDUCE, 0);
     ck_assert_int_eq(COLLECTIVE_BARRIER, 3);
 }
@@ -39,8 +42,9 @@ END_TEST
 
 START_TEST(test_dtype_names)
 {
-    static const char *const names[DTYPE_COUNT] = {"float", "double", "half",  "bfloat16",
-                                                   "int8",  "uint8",  "int32", "int64"};
+    static const char *const names[DTYPE_COUNT] = {"float", "double", "half",   "bfloat16",
+                                                   "int8",  "uint8",  "int32",  "int64",
+                                                   "int16", "uint16", "uint32", "uint64"};
     for (unsigned i = 0; i < DTYPE_COUNT; i++) {
         enum dtype parsed = DTYPE_COUNT;
         ck_assert_str_eq(dtype_name(i), names[i]);
@@ -60,7 +64,8 @@ START_TEST(test_dtype_aliases)
     } rows[] = {
         {"float32", DTYPE_F32}, {"f32", DTYPE_F32}, {"float64", DTYPE_F64}, {"f64", DTYPE_F64},
         {"float16", DTYPE_F16}, {"f16", DTYPE_F16}, {"bf16", DTYPE_BF16},   {"i8", DTYPE_I8},
-        {"u8", DTYPE_U8},       {"i32", DTYPE_I32}, {"i64", DTYPE_I64},
+        {"u8", DTYPE_U8},       {"i32", DTYPE_I32}, {"i64", DTYPE_I64},     {"i16", DTYPE_I16},
+        {"u16", DTYPE_U16},     {"u32", DTYPE_U32}, {"u64", DTYPE_U64},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         enum dtype parsed = DTYPE_COUNT;
@@ -73,7 +78,8 @@ END_TEST
 /* Outputs are set on success only. */
 START_TEST(test_parse_refuses)
 {
-    static const char *const wrong[] = {NULL, "", "Float", "float ", "floa", "uint64", "?", "sum1"};
+    static const char *const wrong[] = {NULL,   "",        "Float", "float ",
+                                        "floa", "uint128", "?",     "sum1"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         enum dtype dtype = DTYPE_I8;
         enum reduce_op op = REDUCE_MAX;
@@ -90,8 +96,8 @@ END_TEST
 
 START_TEST(test_op_names)
 {
-    static const char *const names[REDUCE_OP_COUNT] = {"sum", "avg",  "prod", "min",
-                                                       "max", "band", "bor",  "bxor"};
+    static const char *const names[REDUCE_OP_COUNT] = {"sum", "avg",  "prod", "min", "max", "band",
+                                                       "bor", "bxor", "land", "lor", "lxor"};
     for (unsigned i = 0; i < REDUCE_OP_COUNT; i++) {
         enum reduce_op parsed = REDUCE_OP_COUNT;
         ck_assert_str_eq(reduce_op_name(i), names[i]);
@@ -112,6 +118,16 @@ START_TEST(test_op_allows)
     }
     ck_assert(!reduce_op_allows(REDUCE_SUM, DTYPE_COUNT));
     ck_assert(!reduce_op_allows(REDUCE_BAND, ~0u));
+}
+END_TEST
+
+START_TEST(test_op_changes_one)
+{
+    for (unsigned op = 0; op < REDUCE_OP_COUNT; op++) {
+        bool truth = op == REDUCE_LAND || op == REDUCE_LOR || op == REDUCE_LXOR;
+        ck_assert_int_eq(reduce_op_changes_one((enum reduce_op)op, 1), truth);
+        ck_assert_int_eq(reduce_op_changes_one((enum reduce_op)op, 2), truth || op == REDUCE_AVG);
+    }
 }
 END_TEST
 
@@ -142,6 +158,7 @@ int main(void)
     tcase_add_test(tests, test_parse_refuses);
     tcase_add_test(tests, test_op_names);
     tcase_add_test(tests, test_op_allows);
+    tcase_add_test(tests, test_op_changes_one);
     tcase_add_test(tests, test_collective_names);
     suite_add_tcase(suite, tests);
     return suite_main(suite);

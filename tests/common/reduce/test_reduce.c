@@ -290,6 +290,36 @@ static const struct integer_case integer_cases[] = {
     {DTYPE_I64, REDUCE_BAND, 1, 0xff00ff00ff, 0x0ff00ff00f, 0x0f000f000f},
     {DTYPE_I32, REDUCE_BOR, 1, 0x0f0f, 0x00ff, 0x0fff},
     {DTYPE_U8, REDUCE_BXOR, 1, 0xf0, 0x3c, 0xcc},
+    {DTYPE_I16, REDUCE_SUM, 1, INT16_MAX, 1, INT16_MIN},
+    {DTYPE_I16, REDUCE_AVG, 2, -3, -4, -3},
+    {DTYPE_I16, REDUCE_AVG, 2, INT16_MAX, 1, INT16_MIN / 2},
+    {DTYPE_I16, REDUCE_PROD, 1, 300, 300, 24464},
+    {DTYPE_I16, REDUCE_MIN, 1, -1, 1, -1},
+    {DTYPE_I16, REDUCE_MAX, 1, -1, 1, 1},
+    {DTYPE_U16, REDUCE_SUM, 1, 60000, 10000, 4464},
+    {DTYPE_U16, REDUCE_AVG, 3, 60000, 10000, 1488},
+    {DTYPE_U16, REDUCE_PROD, 1, 65535, 65535, 1},
+    {DTYPE_U16, REDUCE_MIN, 1, 65535, 1, 1},
+    {DTYPE_U16, REDUCE_MAX, 1, 65535, 1, 65535},
+    {DTYPE_U32, REDUCE_SUM, 1, UINT32_MAX, 2, 1},
+    {DTYPE_U32, REDUCE_AVG, 2, 3000000000, 1000000000, 2000000000},
+    {DTYPE_U32, REDUCE_PROD, 1, 4000000000, 3, 3410065408},
+    {DTYPE_U32, REDUCE_MIN, 1, 4000000000, 3, 3},
+    {DTYPE_U32, REDUCE_MAX, 1, 4000000000, 3, 4000000000},
+    {DTYPE_U64, REDUCE_SUM, 1, -1, 2, 1},
+    {DTYPE_U64, REDUCE_AVG, 2, -2, 0, INT64_MAX},
+    {DTYPE_U64, REDUCE_AVG, UINT32_MAX, -1, 0, 0x100000001},
+    {DTYPE_U64, REDUCE_PROD, 1, -1, -1, 1},
+    {DTYPE_U64, REDUCE_MIN, 1, -1, 1, 1},
+    {DTYPE_U64, REDUCE_MIN, 1, INT64_MIN, INT64_MAX, INT64_MAX},
+    {DTYPE_U64, REDUCE_MAX, 1, -1, 1, -1},
+    {DTYPE_I8, REDUCE_LAND, 1, -128, 1, 1},
+    {DTYPE_I16, REDUCE_LAND, 1, 256, 0, 0},
+    {DTYPE_U64, REDUCE_LAND, 1, 1ll << 40, 1ll << 41, 1},
+    {DTYPE_I32, REDUCE_LOR, 1, 0, INT32_MIN, 1},
+    {DTYPE_U16, REDUCE_LOR, 1, 0, 0, 0},
+    {DTYPE_I64, REDUCE_LXOR, 1, 1ll << 40, 2, 0},
+    {DTYPE_U32, REDUCE_LXOR, 1, 0, 256, 1},
 };
 
 START_TEST(test_integers_by_hand)
@@ -311,6 +341,25 @@ START_TEST(test_integers_by_hand)
         for (size_t i = 0; i < COUNT; i++)
             ck_assert_msg(memcmp(result + i * size, &row->expected, size) == 0,
                           "row %zu, element %zu", k, i);
+    }
+}
+END_TEST
+
+/* The truth of one input alone is 1 or 0, as of many. */
+START_TEST(test_truth_of_one_input)
+{
+    enum { COUNT = 71 };
+    if (!isa_usable((enum reduce_isa)_i, true, "test_truth_of_one_input"))
+        return;
+    uint16_t values[COUNT], result[COUNT];
+    const void *in[] = {values};
+    for (unsigned i = 0; i < COUNT; i++)
+        values[i] = (uint16_t)(i % 3 << 8);
+    for (unsigned op = REDUCE_LAND; op <= REDUCE_LXOR; op++) {
+        reduce_into(reduce_select((enum reduce_isa)_i), DTYPE_U16, (enum reduce_op)op, in, 1,
+                    result, COUNT, 1);
+        for (unsigned i = 0; i < COUNT; i++)
+            ck_assert_uint_eq(result[i], i % 3 != 0);
     }
 }
 END_TEST
@@ -359,6 +408,7 @@ int main(void)
     tcase_add_loop_test(tests, test_order, 0, ISA_COUNT);
     tcase_add_loop_test(tests, test_most_inputs, 0, ISA_COUNT);
     tcase_add_loop_test(tests, test_integers_by_hand, 0, ISA_COUNT);
+    tcase_add_loop_test(tests, test_truth_of_one_input, 0, ISA_COUNT);
     tcase_add_test(tests, test_isa_names);
     tcase_add_test(tests, test_isa_select);
     suite_add_tcase(suite, tests);

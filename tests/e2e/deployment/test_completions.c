@@ -157,9 +157,10 @@ START_TEST(bash_offers_values)
     expect_bash("shoalctl", "--se", "--seconds\n");
     expect_bash("shoalctl", "--seconds 'x'", "\n");
     expect_bash("shoalperf", "-d b", "bfloat16\n");
-    expect_bash("shoalperf", "--datatype = i", "int8\nint32\nint64\n");
+    expect_bash("shoalperf", "--datatype = i", "int8\nint32\nint64\nint16\n");
     expect_bash("shoalperf", "--datatype =", /* nothing of the value is there yet */
-                "float\ndouble\nhalf\nbfloat16\nint8\nuint8\nint32\nint64\nall\n");
+                "float\ndouble\nhalf\nbfloat16\nint8\nuint8\nint32\nint64\nint16\nuint16\nuint32\n"
+                "uint64\nall\n");
     expect_bash("shoalperf", "--op s", "sum\n");
     expect_bash("shoalperf", "--device c", "cpu\ncuda\n");
     expect_bash("shoalperf", "all_r", "all_reduce\n");

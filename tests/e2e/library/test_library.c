@@ -144,7 +144,7 @@ static void no_bits_of_floats(struct library_rank *self)
     shoal_group *world = shoal_world(self->job);
     uint64_t data[4] = {0}, one = 1;
     for (unsigned dtype = SHOAL_F32; dtype <= SHOAL_BF16; dtype++)
-        for (unsigned op = SHOAL_BAND; op <= SHOAL_BXOR; op++)
+        for (unsigned op = SHOAL_BAND; op <= SHOAL_LXOR; op++)
             BAD(shoal_all_reduce(world, data, data, 4, dtype, op, NULL), SHOAL_EINVALID,
                 reduce_op_name(op));
     GOOD(shoal_all_reduce(world, &one, &one, 1, SHOAL_I64, SHOAL_SUM, NULL));

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/reduce/dtype.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/worker/library_job.h"
 
@@ -33,11 +34,11 @@ static void come_late(uint32_t us)
 static void every_type(struct library_rank *self)
 {
     static uint8_t recv[LIBRARY_RANKS_MAX][8 * 1000], wanted[LIBRARY_RANKS_MAX][8000];
-    for (unsigned dtype = SHOAL_F32; dtype <= SHOAL_I64; dtype++) {
-        for (unsigned op = SHOAL_SUM; op <= SHOAL_BXOR; op++) {
-            if (op >= SHOAL_BAND && dtype <= SHOAL_BF16)
+    for (unsigned dtype = 0; dtype < DTYPE_COUNT; dtype++) {
+        for (unsigned op = 0; op < REDUCE_OP_COUNT; op++) {
+            if (!reduce_op_allows(op, dtype))
                 continue;
-            uint64_t seed = dtype * 8 + op;
+            uint64_t seed = dtype * REDUCE_OP_COUNT + op;
             for (int again = 0; again < 3; again++) { /* the first may go to the daemon */
                 library_fill((enum shoal_dtype)dtype, recv[self->rank], 999, self->rank, seed);
                 GOOD(shoal_all_reduce(shoal_world(self->job), recv[self->rank], recv[self->rank],
@@ -70,7 +71,7 @@ struct parts_case {
     int root;
 };
 
-/* Kind 0 to 4, into `recv`. */
+/* Kind 0 to 5, into `recv`; the last has no parts. */
 static int every_kind(shoal_group *group, const struct parts_case *at, int kind,
                       const uint8_t *send, uint8_t *recv, shoal_request **request)
 {
@@ -83,6 +84,8 @@ static int every_kind(shoal_group *group, const struct parts_case *at, int kind,
         return shoal_gather(group, send, recv, at->count, at->dtype, at->root, request);
     case 3:
         return shoal_scatter(group, send, recv, at->count, at->dtype, at->root, request);
+    case 5:
+        return shoal_all_reduce(group, send, recv, at->count, at->dtype, at->op, request);
     default:
         return shoal_all_to_all(group, send, recv, at->count, at->dtype, request);
     }
@@ -110,19 +113,22 @@ static void both_ways(struct library_rank *self)
         {SHOAL_F32, SHOAL_SUM, 1, 0},   {SHOAL_F16, SHOAL_AVG, 33, 1},
         {SHOAL_BF16, SHOAL_MAX, 7, 1},  {SHOAL_I32, SHOAL_SUM, 256, 0},
         {SHOAL_F64, SHOAL_AVG, 700, 0}, {SHOAL_I8, SHOAL_PROD, 3, 1},
+        {SHOAL_I16, SHOAL_AVG, 99, 1},  {SHOAL_U16, SHOAL_MAX, 5, 0},
+        {SHOAL_U32, SHOAL_PROD, 64, 1}, {SHOAL_U64, SHOAL_MIN, 700, 0},
+        {SHOAL_I64, SHOAL_LXOR, 33, 1}, {SHOAL_U8, SHOAL_LAND, 40, 0},
     };
     uint8_t *memory = calloc(3, PARTS_BYTES), *send = memory;
     ck_assert_ptr_nonnull(memory);
     uint8_t *met = memory + PARTS_BYTES, *daemons = met + PARTS_BYTES;
     for (int round = 0; round < 3; round++) /* by then there is a place */
         GOOD(shoal_barrier(shoal_world(self->job), NULL));
-    for (int i = 0; i < 6 * 5; i++) {
-        const struct parts_case *at = &cases[i / 5];
+    for (int i = 0; i < (int)(sizeof(cases) / sizeof(cases[0])) * 6; i++) {
+        const struct parts_case *at = &cases[i / 6];
         library_fill(at->dtype, send, at->count * (size_t)self->of->size, self->rank, (uint64_t)i);
         memset(met, 0xab, 2 * PARTS_BYTES);
-        GOOD(every_kind(shoal_world(self->job), at, i % 5, send, met, NULL));
-        by_daemon(self, at, i % 5, send, daemons);
-        ck_assert_msg(memcmp(met, daemons, PARTS_BYTES) == 0, "case %d, kind %d", i / 5, i % 5);
+        GOOD(every_kind(shoal_world(self->job), at, i % 6, send, met, NULL));
+        by_daemon(self, at, i % 6, send, daemons);
+        ck_assert_msg(memcmp(met, daemons, PARTS_BYTES) == 0, "case %d, kind %d", i / 6, i % 6);
     }
     free(memory);
 }

@@ -309,8 +309,8 @@ static void refused(struct library_rank *self)
     BAD(shoal_recv(world, data, 4, SHOAL_F32, -2, 0, NULL), SHOAL_EINVALID, "recv: rank -2 is not");
     BAD(shoal_send(world, data, 4, SHOAL_F32, other, -1, NULL), SHOAL_EINVALID,
         "send: tag -1 is less than 0");
-    BAD(shoal_recv(world, data, 4, (enum shoal_dtype)8, other, 0, NULL), SHOAL_EINVALID,
-        "recv: 8 is no element type");
+    BAD(shoal_recv(world, data, 4, (enum shoal_dtype)12, other, 0, NULL), SHOAL_EINVALID,
+        "recv: 12 is no element type");
     BAD(shoal_send(world, NULL, 4, SHOAL_F32, other, 0, NULL), SHOAL_EINVALID,
         "send: the buffer is NULL");
     BAD(shoal_recv(world, data, SIZE_MAX, SHOAL_F64, other, 0, NULL), SHOAL_EINVALID,

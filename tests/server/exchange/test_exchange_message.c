@@ -166,8 +166,8 @@ static const struct {
     uint32_t chunk;
 } contributions[] = {
     {"a collective that does not exist", 256, {.kind = 10, .count = COUNT}, 0},
-    {"a collective that does not exist", 256, {.dtype = 9, .count = COUNT}, 0},
-    {"a collective that does not exist", 256, {.op = 9, .count = COUNT}, 0},
+    {"does not exist: data type 12 is none of", 256, {.dtype = 12, .count = COUNT}, 0},
+    {"does not exist: operation 11 is none of", 256, {.op = 11, .count = COUNT}, 0},
     {"a collective that does not exist", 256, {.op = REDUCE_BAND, .count = COUNT}, 0},
     {"a collective that does not exist", 0, {.kind = 1, .root = 3, .count = COUNT}, 0},
     {"a collective that does not exist", 256, {.count = UINT64_MAX}, 0},

@@ -345,7 +345,7 @@ START_TEST(a_workers_nonsense_is_refused)
     fixture_expect_error(fixture, fixture_submit(fixture, 0, &it), ERR_PROTOCOL, "is staged");
     it = good;
     it.dtype = DTYPE_COUNT;
-    fixture_expect_error(fixture, fixture_submit(fixture, 0, &it), ERR_INVALID, "data type 8");
+    fixture_expect_error(fixture, fixture_submit(fixture, 0, &it), ERR_INVALID, "data type 12");
     it = good;
     it.in_offset = 64;
     fixture_expect_error(fixture, fixture_submit(fixture, 0, &it), ERR_PROTOCOL,

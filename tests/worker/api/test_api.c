@@ -260,9 +260,9 @@ static void check_arguments(struct member *member)
                      &request)
     BAD(ALL_REDUCE(NULL, data, 1, 0, 0), SHOAL_EINVALID, "send is NULL");
     BAD(ALL_REDUCE(data, NULL, 1, 0, 0), SHOAL_EINVALID, "receive into is NULL");
-    BAD(ALL_REDUCE(data, data, 1, 8, 0), SHOAL_EINVALID, "8 is no element type");
+    BAD(ALL_REDUCE(data, data, 1, 12, 0), SHOAL_EINVALID, "12 is no element type");
     BAD(ALL_REDUCE(data, data, 1, -1, 0), SHOAL_EINVALID, "-1 is no element type");
-    BAD(ALL_REDUCE(data, data, 1, 0, 8), SHOAL_EINVALID, "8 is no operation");
+    BAD(ALL_REDUCE(data, data, 1, 0, 11), SHOAL_EINVALID, "11 is no operation");
     BAD(ALL_REDUCE(data, data, 1, SHOAL_F32, SHOAL_BXOR), SHOAL_EINVALID, "bxor");
     BAD(ALL_REDUCE(data, data + 1, 50, 0, 0), SHOAL_EINVALID, "overlap");
     BAD(ALL_REDUCE(data + 49, data, 50, 0, 0), SHOAL_EINVALID, "overlap");

@@ -318,8 +318,8 @@ START_TEST(test_types_roots_and_sizes)
 {
     struct parts_ask ask = good_ask(kinds[_i]);
     allowed(&ask);
-    ask.dtype = (enum dtype)8;
-    refused(&ask, "8 is no element type (0 to 7)");
+    ask.dtype = DTYPE_COUNT;
+    refused(&ask, "12 is no element type (0 to 11)");
     ask = good_ask(kinds[_i]);
     ask.size = ROUTE_MAX_RANKS + 1;
     refused(&ask, "a group of 65536 ranks is too large (at most 65535)");
@@ -335,12 +335,12 @@ START_TEST(test_types_roots_and_sizes)
     else
         allowed(&ask);
     ask = good_ask(kinds[_i]);
-    ask.op = (enum reduce_op)8;
+    ask.op = REDUCE_OP_COUNT;
     if (kinds[_i] != COLLECTIVE_REDUCE_SCATTER) {
         allowed(&ask); /* has none */
         return;
     }
-    refused(&ask, "8 is no operation (0 to 7)");
+    refused(&ask, "11 is no operation (0 to 10)");
     ask.op = REDUCE_BXOR;
     allowed(&ask);
     ask.dtype = DTYPE_F16;

@@ -30,8 +30,8 @@ START_TEST(test_every_ask_is_checked)
         ck_assert_msg(strstr(error.text, words) != NULL, "%s", error.text);                        \
     } while (0)
     REFUSED(kind, COLLECTIVE_KIND_COUNT, "unknown collective");
-    REFUSED(dtype, (enum dtype)8, "all_reduce: 8 is no element type");
-    REFUSED(op, (enum reduce_op)8, "all_reduce: 8 is no operation");
+    REFUSED(dtype, DTYPE_COUNT, "all_reduce: 12 is no element type");
+    REFUSED(op, REDUCE_OP_COUNT, "all_reduce: 11 is no operation");
     REFUSED(op, REDUCE_BAND, "band is not for float");
     REFUSED(count, UINT64_MAX, "too many");
     REFUSED(count, (1ull << 60) + 1, "too many");

@@ -66,19 +66,17 @@ int64_t perf_value(const struct perf_case *what, uint32_t rank, uint32_t index)
     return value;
 }
 
-/* As the type sees it: wrapped. */
+/* As the type sees it: wrapped. Numbers of DTYPE_U64 beyond the range stay as their bits. */
 static int64_t wrap(enum dtype dtype, int64_t value)
 {
-    switch (dtype) {
-    case DTYPE_I8:
-        return (int8_t)value;
-    case DTYPE_U8:
-        return (uint8_t)value;
-    case DTYPE_I32:
-        return (int32_t)value;
-    default:
-        return value;
-    }
+    uint64_t unused = 64 - 8 * dtype_bytes(dtype), bits = (uint64_t)value << unused;
+    bool has_sign = dtype == DTYPE_I8 || dtype == DTYPE_I16 || dtype == DTYPE_I32;
+    return has_sign ? (int64_t)bits >> unused : (int64_t)(bits >> unused);
+}
+
+static bool is_below(enum dtype dtype, int64_t a, int64_t b)
+{
+    return dtype == DTYPE_U64 ? (uint64_t)a < (uint64_t)b : a < b;
 }
 
 static int64_t integer_combine(enum dtype dtype, enum reduce_op op, int64_t a, int64_t b)
@@ -87,9 +85,15 @@ static int64_t integer_combine(enum dtype dtype, enum reduce_op op, int64_t a, i
     case REDUCE_PROD:
         return wrap(dtype, (int64_t)((uint64_t)a * (uint64_t)b));
     case REDUCE_MIN:
-        return a < b ? a : b;
+        return is_below(dtype, a, b) ? a : b;
     case REDUCE_MAX:
-        return a > b ? a : b;
+        return is_below(dtype, a, b) ? b : a;
+    case REDUCE_LAND:
+        return a && b;
+    case REDUCE_LOR:
+        return a || b;
+    case REDUCE_LXOR:
+        return !a != !b;
     case REDUCE_BAND:
         return a & b;
     case REDUCE_BOR:
@@ -107,6 +111,10 @@ static int64_t expected_integer(const struct perf_case *what, uint32_t index)
     for (uint32_t rank = 1; rank < what->ranks; rank++)
         result = integer_combine(what->dtype, what->op, result,
                                  wrap(what->dtype, perf_value(what, rank, index)));
+    if (what->op >= REDUCE_LAND)
+        return result != 0;
+    if (what->op == REDUCE_AVG && what->dtype == DTYPE_U64)
+        return (int64_t)((uint64_t)result / what->ranks);
     return what->op == REDUCE_AVG ? result / (int64_t)what->ranks : result;
 }
 
@@ -145,7 +153,6 @@ void perf_element_write(enum dtype dtype, double value, int64_t integer, void *e
     float single = (float)value;
     uint32_t bits;
     uint16_t half = 0;
-    int32_t narrow = (int32_t)integer;
     switch (dtype) {
     case DTYPE_F32:
         memcpy(element, &single, sizeof(single));
@@ -162,14 +169,8 @@ void perf_element_write(enum dtype dtype, double value, int64_t integer, void *e
         half = half_bits(value);
         memcpy(element, &half, sizeof(half));
         return;
-    case DTYPE_I32:
-        memcpy(element, &narrow, sizeof(narrow));
-        return;
-    case DTYPE_I64:
-        memcpy(element, &integer, sizeof(integer));
-        return;
-    default:
-        *(uint8_t *)element = (uint8_t)integer;
+    default: /* the low bytes */
+        memcpy(element, &integer, dtype_bytes(dtype));
     }
 }
 

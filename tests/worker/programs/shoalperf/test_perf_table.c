@@ -157,15 +157,15 @@ static uint32_t count_pairs(char **words)
 START_TEST(test_pairs)
 {
     ck_assert_uint_eq(count_pairs(WORDS("all_reduce")), 1);
-    ck_assert_uint_eq(count_pairs(WORDS("all_reduce", "-d", "all")), 8);
+    ck_assert_uint_eq(count_pairs(WORDS("all_reduce", "-d", "all")), 12);
     ck_assert_uint_eq(count_pairs(WORDS("all_reduce", "-o", "all")), 5);
-    ck_assert_uint_eq(count_pairs(WORDS("reduce", "-d", "uint8", "-o", "all")), 8);
-    ck_assert_uint_eq(count_pairs(WORDS("reduce", "-d", "all", "-o", "bor")), 4);
-    ck_assert_uint_eq(count_pairs(WORDS("reduce", "-d", "all", "-o", "all")), 4 * 5 + 4 * 8);
-    ck_assert_uint_eq(count_pairs(WORDS("broadcast", "-d", "all", "-o", "all")), 8);
-    ck_assert_uint_eq(count_pairs(WORDS("reduce_scatter", "-d", "all", "-o", "all")), 52);
-    ck_assert_uint_eq(count_pairs(WORDS("all_to_all", "-d", "all", "-o", "all")), 8);
-    ck_assert_uint_eq(count_pairs(WORDS("sendrecv", "-d", "all", "-o", "all")), 8);
+    ck_assert_uint_eq(count_pairs(WORDS("reduce", "-d", "uint8", "-o", "all")), 11);
+    ck_assert_uint_eq(count_pairs(WORDS("reduce", "-d", "all", "-o", "bor")), 8);
+    ck_assert_uint_eq(count_pairs(WORDS("reduce", "-d", "all", "-o", "all")), 4 * 5 + 8 * 11);
+    ck_assert_uint_eq(count_pairs(WORDS("broadcast", "-d", "all", "-o", "all")), 12);
+    ck_assert_uint_eq(count_pairs(WORDS("reduce_scatter", "-d", "all", "-o", "all")), 108);
+    ck_assert_uint_eq(count_pairs(WORDS("all_to_all", "-d", "all", "-o", "all")), 12);
+    ck_assert_uint_eq(count_pairs(WORDS("sendrecv", "-d", "all", "-o", "all")), 12);
     ck_assert_uint_eq(count_pairs(WORDS("barrier", "-d", "all", "-o", "all")), 1);
 }
 END_TEST
