@@ -329,9 +329,12 @@ class Errors(unittest.TestCase):
         from shoal import library
 
         header = (suite.TREE / "worker" / "shoal.h").read_text()
-        for name in ("F32 F64 F16 BF16 I8 U8 I32 I64 SUM AVG PROD MIN MAX BAND BOR BXOR").split():
-            (number,) = re.findall(rf"\bSHOAL_{name} = (\d+)", header)
-            self.assertEqual(getattr(library, name), int(number), name)
+        for kind in ("dtype", "op"):
+            (members,) = re.findall(rf"enum shoal_{kind} {{(.*?)}};", header, re.DOTALL)
+            numbers = re.findall(r"\bSHOAL_(\w+) = (\d+)", members)
+            self.assertGreater(len(numbers), 10)
+            for name, number in numbers:
+                self.assertEqual(getattr(library, name), int(number), name)
 
     def test_every_declared_function_is_there(self):
         from shoal import library

@@ -192,25 +192,6 @@ def test_groups_that_merge():
     check_sum(merged, 2)
 
 
-def test_products_before_the_sum():
-    """PREMUL_SUM, with a number and with a tensor: what is sent stays as it was."""
-    size, rank = dist.get_world_size(), dist.get_rank()
-    for factor in (0.5, torch.tensor([0.5])):
-        op = dist._make_nccl_premul_sum(factor)
-        for tensor in (torch.full((4,), rank + 1.0), torch.full((4, 4), rank + 1.0).t()[::2]):
-            dist.all_reduce(tensor, op)
-            assert torch.all(tensor == 1.5), tensor
-        tensor = torch.full((4,), rank + 1.0)
-        dist.reduce(tensor, 1, op)
-        assert torch.all(tensor == (1.5 if rank == 1 else 1)), tensor
-        inputs, out = [torch.full((2,), rank + 1.0) for _ in range(size)], torch.zeros(2)
-        dist.reduce_scatter(out, inputs, op)
-        assert out.tolist() == [1.5] * 2 and inputs[0].tolist() == [rank + 1.0] * 2
-        whole = torch.full((2 * size,), rank + 1.0)
-        dist.reduce_scatter_tensor(out.zero_(), whole, op)
-        assert out.tolist() == [1.5] * 2 and torch.all(whole == rank + 1)
-
-
 def test_a_receive_from_any_rank():
     from shoal.torch import _native
 

@@ -22,12 +22,13 @@ def total():
 
 
 def test_a_tensor_in_memory_is_native():
-    tensor = torch.full((1000,), dist.get_rank() + 1.0)
-    work = start_all_reduce(tensor)
-    assert _native.is_work(work), type(work)
-    work.wait()
-    assert torch.all(tensor == total()) and work.is_completed() and work.is_success()
-    assert work.result()[0].data_ptr() == tensor.data_ptr()
+    for dtype in (torch.float32, torch.int16, torch.uint64, torch.complex64):
+        tensor = torch.full((1000,), dist.get_rank() + 1, dtype=dtype)
+        work = start_all_reduce(tensor)
+        assert _native.is_work(work), type(work)
+        work.wait()
+        assert tensor.tolist() == [total()] * 1000 and work.is_completed() and work.is_success()
+        assert work.result()[0].data_ptr() == tensor.data_ptr()
 
 
 def test_other_tensors_are_not():
@@ -41,6 +42,9 @@ def test_other_tensors_are_not():
         work.wait()
     assert torch.all(columns == total()) and truths.tolist() == [True, False]
     assert sparse.to_dense()[0] == total()
+    pairs = torch.full((4, 2), complex(rank + 1, 1))  # on the ranks by turns: they ask for the same
+    dist.all_reduce(pairs.t() if rank % 2 else pairs, group=ranks.shoal_group)
+    assert torch.all(pairs == complex(total(), dist.get_world_size())), pairs
 
 
 def test_calls_of_several_requests_are_native():

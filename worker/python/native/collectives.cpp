@@ -90,7 +90,7 @@ Started Collectives::all_reduce(const List &tensors, const c10d::AllreduceOption
     return start(tensors.size(), "all_reduce", options.timeout, in_place(tensors),
                  [&](size_t i, shoal_request **request) {
                      void *data = tensors[i].data_ptr();
-                     auto count = static_cast<size_t>(tensors[i].numel());
+                     size_t count = moved_count(tensors[i]);
                      return session->library->all_reduce(handle, data, data, count, as[i].dtype,
                                                          as[i].op, request);
                  });
@@ -104,7 +104,7 @@ Started Collectives::reduce(const List &tensors, const c10d::ReduceOptions &opti
     return start(tensors.size(), "reduce", options.timeout, in_place(tensors),
                  [&](size_t i, shoal_request **request) {
                      void *data = tensors[i].data_ptr();
-                     auto count = static_cast<size_t>(tensors[i].numel());
+                     size_t count = moved_count(tensors[i]);
                      return session->library->reduce(handle, data, data, count, as[i].dtype,
                                                      as[i].op, root_of(options), request);
                  });

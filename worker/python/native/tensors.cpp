@@ -36,8 +36,10 @@ std::optional<shoal_dtype> dtype_of(const at::Tensor &tensor)
 {
     switch (tensor.scalar_type()) {
     case at::kFloat:
+    case at::kComplexFloat:
         return SHOAL_F32;
     case at::kDouble:
+    case at::kComplexDouble:
         return SHOAL_F64;
     case at::kHalf:
         return SHOAL_F16;
@@ -51,6 +53,14 @@ std::optional<shoal_dtype> dtype_of(const at::Tensor &tensor)
         return SHOAL_I32;
     case at::kLong:
         return SHOAL_I64;
+    case at::kShort:
+        return SHOAL_I16;
+    case at::kUInt16:
+        return SHOAL_U16;
+    case at::kUInt32:
+        return SHOAL_U32;
+    case at::kUInt64:
+        return SHOAL_U64;
     default:
         return std::nullopt;
     }
@@ -61,10 +71,17 @@ shoal_dtype moved_dtype(const at::Tensor &tensor)
     return dtype_of(tensor).value_or(SHOAL_U8);
 }
 
+/* Return how many of those are in an element. */
+static size_t moved_units(const at::Tensor &tensor)
+{
+    if (!dtype_of(tensor))
+        return tensor.element_size();
+    return tensor.is_complex() ? 2 : 1;
+}
+
 size_t moved_count(const at::Tensor &tensor)
 {
-    auto count = static_cast<size_t>(tensor.numel());
-    return dtype_of(tensor) ? count : count * tensor.element_size();
+    return static_cast<size_t>(tensor.numel()) * moved_units(tensor);
 }
 
 namespace
@@ -97,6 +114,8 @@ bool take_reduction(const std::vector<at::Tensor> &tensors, const c10d::ReduceOp
     for (const auto &tensor : tensors) {
         auto dtype = dtype_of(tensor);
         if (!dtype || !code)
+            return false;
+        if (tensor.is_complex() && *code != SHOAL_SUM && *code != SHOAL_AVG)
             return false;
         reductions->push_back({*dtype, *code});
     }
@@ -135,7 +154,7 @@ bool take_rows(const at::Tensor &whole, int size, std::vector<int64_t> sizes, Pa
         sizes.assign(static_cast<size_t>(size), length / size);
     if (sizes.size() != static_cast<size_t>(size))
         return false;
-    size_t unit = dtype_of(whole) ? 1 : whole.element_size();
+    size_t unit = moved_units(whole);
     auto *first = static_cast<char *>(whole.data_ptr());
     for (int64_t rows : sizes) {
         if (rows < 0 || rows > length - sum)

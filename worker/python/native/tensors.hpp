@@ -24,9 +24,10 @@ bool take_listed(const std::vector<at::Tensor> &tensors, int size);
 /* Take `count` such lists. */
 bool take_lists(const std::vector<std::vector<at::Tensor>> &lists, size_t count, int size);
 
-/* Of those that the library can reduce. */
+/* Of those that the library can reduce; of complex numbers that of their parts, which are pairs. */
 std::optional<shoal_dtype> dtype_of(const at::Tensor &tensor);
-/* Bytes are moved of any type, as itself where possible: every rank says the same. */
+/* Bytes are moved of any type, as itself where possible: every rank says the same. A reduction has
+ * the same count. */
 shoal_dtype moved_dtype(const at::Tensor &tensor);
 size_t moved_count(const at::Tensor &tensor);
 

@@ -13,8 +13,8 @@ from shoal import errors
 
 EAGAIN, ETIMEOUT = -12, -3
 
-F32, F64, F16, BF16, I8, U8, I32, I64 = range(8)
-SUM, AVG, PROD, MIN, MAX, BAND, BOR, BXOR = range(8)
+F32, F64, F16, BF16, I8, U8, I32, I64, I16, U16, U32, U64 = range(12)
+SUM, AVG, PROD, MIN, MAX, BAND, BOR, BXOR, LAND, LOR, LXOR = range(11)
 
 _int, _size, _pointer, _text = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
 

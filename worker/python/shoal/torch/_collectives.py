@@ -18,10 +18,11 @@ def all_reduce(group, operation, tensor, op):
         all_reduce_sparse(group, operation, tensor, op)
         return
     _check_in_place(group, operation, tensor, "all_reduce")
+    op, factor = _tensors.without_factor(op)
     dtype, code = _tensors.reduction(tensor.dtype, op)
-    data = _tensors.flat(tensor)
+    data = _tensors.product(tensor, factor)
     address = data.data_ptr()
-    count = _tensors.reduced_count(data)
+    _, count = _tensors.movement(data)
     operation.add(group.all_reduce(address, address, count, dtype, code), data, tensor)
     _finish_with(operation, _tensors.copy_back(tensor, data))
 
@@ -57,10 +58,11 @@ def all_reduce_sparse(group, operation, tensor, op):
 def reduce(group, operation, tensor, op, root):
     """The root's tensor becomes the reduction; the others' stay."""
     _check_in_place(group, operation, tensor, "reduce")
+    op, factor = _tensors.without_factor(op)
     dtype, code = _tensors.reduction(tensor.dtype, op)
-    data = _tensors.flat(tensor)
+    data = _tensors.product(tensor, factor)
     address = data.data_ptr()
-    count = _tensors.reduced_count(data)
+    _, count = _tensors.movement(data)
     operation.add(group.reduce(address, address, count, dtype, code, root), data, tensor)
     if group.rank == root:
         _finish_with(operation, _tensors.copy_back(tensor, data))
@@ -93,15 +95,15 @@ def all_gather(group, operation, outputs, tensor):
 def reduce_scatter(group, operation, output, inputs, op):
     """`output` becomes the reduction of all ranks' inputs[own rank]."""
     _check_all("reduce_scatter", group, operation, [output], inputs)
+    op, factor = _tensors.without_factor(op)
     dtype, code = _tensors.reduction(output.dtype, op)
     if output.numel() != inputs[group.rank].numel():
         raise errors.InvalidError(
             f"reduce_scatter: {output.numel()} elements out, {inputs[group.rank].numel()} in"
         )
-    parts = [_tensors.flat(tensor) for tensor in inputs]
+    parts = [_tensors.product(tensor, factor) for tensor in inputs]
     (result,) = _receive(operation, [output], "reduce_scatter")
-    places = [(part.data_ptr(), _tensors.reduced_count(part)) for part in parts]
-    request = group.reduce_scatter(places, result.data_ptr(), dtype, code)
+    request = group.reduce_scatter(_parts(parts), result.data_ptr(), dtype, code)
     operation.add(request, parts, list(inputs))
 
 

@@ -14,6 +14,10 @@ DTYPES = {
     torch.uint8: library.U8,
     torch.int32: library.I32,
     torch.int64: library.I64,
+    torch.int16: library.I16,
+    torch.uint16: library.U16,
+    torch.uint32: library.U32,
+    torch.uint64: library.U64,
 }
 
 _OPS = [
@@ -27,8 +31,8 @@ _OPS = [
     (ReduceOp.BXOR, library.BXOR),
 ]
 
-# Sums and averages are those of the real and of the imaginary parts.
-_PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+# Pairs: sums and averages are those of the real and of the imaginary parts.
+_PAIRS = {torch.complex64: library.F32, torch.complex128: library.F64}
 
 # On bytes that are 0 or 1. A sum of truths is their "or", as torch.tensor + gives it.
 _BOOL_OPS = {
@@ -51,26 +55,36 @@ def reduction(dtype, op):
         if code not in _BOOL_OPS:
             raise errors.InvalidError(f"{op} is not for torch.bool")
         return library.U8, _BOOL_OPS[code]
-    if dtype in _PARTS and code in (library.SUM, library.AVG):
-        return DTYPES[_PARTS[dtype]], code
+    if dtype in _PAIRS:
+        if code not in (library.SUM, library.AVG):
+            raise errors.InvalidError(f"{op} is not for {dtype}: sums and averages are")
+        return _PAIRS[dtype], code
     if dtype not in DTYPES:
-        raise errors.InvalidError(f"{dtype} cannot be reduced: {known_names()} and torch.bool can")
+        raise errors.InvalidError(f"{dtype} cannot be reduced: {known_names()} can")
     return DTYPES[dtype], code
 
 
+def without_factor(op):
+    """(the operation, None); of PREMUL_SUM, whose ranks each multiply before the sum, (SUM, the factor)."""
+    if op != ReduceOp.PREMUL_SUM:
+        return op, None
+    state = op.__getstate__()  # (operation, factor); of the bare name a number
+    if not isinstance(state, tuple):
+        raise errors.InvalidError("PREMUL_SUM without a factor")
+    return ReduceOp.SUM, state[1].reshape(()) if isinstance(state[1], torch.Tensor) else state[1]
+
+
 def known_names():
-    return ", ".join(str(dtype) for dtype in DTYPES)
-
-
-def reduced_count(tensor):
-    """Return how many elements of reduction()'s type the tensor has."""
-    return tensor.numel() * (2 if tensor.is_complex() else 1)
+    return ", ".join(str(dtype) for dtype in (*DTYPES, *_PAIRS, torch.bool))
 
 
 def movement(tensor):
-    """(element type, count) for moving a tensor's bytes: of any type, as itself where possible."""
+    """(element type, count) for moving a tensor's bytes: of any type, as itself where possible. A reduction has the
+    same count."""
     if tensor.dtype in DTYPES:
         return DTYPES[tensor.dtype], tensor.numel()
+    if tensor.dtype in _PAIRS:
+        return _PAIRS[tensor.dtype], 2 * tensor.numel()
     return library.U8, tensor.numel() * tensor.element_size()
 
 
@@ -87,6 +101,11 @@ def flat(tensor):
     """The tensor's elements in row-major order: itself, or a copy where it is laid out otherwise, or
     its memory has not the elements themselves (conj() and what is made of it)."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def product(tensor, factor):
+    """Return flat() of the tensor times the factor, in memory of its own; without one flat() of the tensor."""
+    return flat(tensor) if factor is None else flat(tensor.detach().clone().mul_(factor))
 
 
 def _first_of_shared(tensor):
