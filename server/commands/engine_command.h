@@ -106,7 +106,7 @@ struct engine_attach {
     uint32_t worker;         /* the control thread's number for its connection */
     struct arena arena;      /* handed over: the mapping */
     int submission_doorbell; /* handed over: an eventfd that the worker rings */
-    int completion_doorbell; /* handed over: the end of a pipe that the engine writes a byte to */
+    int completion_doorbell; /* handed over: the end of a socket pair that the engine rings */
 };
 
 struct engine_command {

@@ -11,8 +11,6 @@
 
 #include "server/control/ground/control_internal.h"
 
-#define BELL_BYTES 4096 /* of its pipe: a ring more than is read tells nothing */
-
 static void dialogue_reject(struct control_worker *worker, const char *reason)
 {
     struct control *control = worker->control;
@@ -104,16 +102,16 @@ static bool dialogue_is_eventfd(int fd)
     return strcmp(target, "anon_inode:[eventfd]") == 0;
 }
 
-/* Make the pipe by which the engine rings the worker. It is the daemon's, so that nothing of the
- * daemon's user goes elsewhere: a byte in a pipe has no sender, and nobody else can have its end
- * block. It holds a page at most. */
+/* Make the pair of sockets by which the engine rings the worker. The daemon makes it, so no service
+ * of another user takes a ring for a word of the daemon's user; and it is no pipe, whose lock a
+ * reader can hold while the engine writes. */
 static int dialogue_make_bell(struct control_worker *worker, struct error *error)
 {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
-        return error_set(error, ERR_MEMORY, "node %s cannot make a doorbell (a pipe): %s",
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
+        return error_set(error, ERR_MEMORY, "node %s cannot make a doorbell (a socket pair): %s",
                          worker->control->config->node, strerror(errno));
-    fcntl(ends[1], F_SETPIPE_SZ, BELL_BYTES); /* as it is where that cannot be */
+    shutdown(ends[1], SHUT_RD); /* the worker says nothing here */
     worker->bell = ends[0];
     worker->doorbells[1] = ends[1];
     return 0;

@@ -77,8 +77,10 @@ static int group_request_check(const struct coordinator *c, const struct worker 
 static void group_say_unable(struct coordinator *c, const struct worker *worker,
                              const struct message *message, const struct error *why)
 {
-    if (why->code != ERR_MEMORY)
-        return;
+    struct error away;
+    if (why->code != ERR_MEMORY ||
+        coordinator_may_say(c, worker->job->home, worker->uid, &away) != 0)
+        return; /* a home that is away hears it of nobody */
     struct message join = coordinator_job_message(MESSAGE_GROUP_JOIN, worker->job);
     join.rank = (int32_t)worker->rank;
     join.ranks = message->ranks; /* lent */

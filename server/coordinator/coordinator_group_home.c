@@ -6,6 +6,7 @@
 
 #include "server/coordinator/coordinator_internal.h"
 
+#define GROUP_REFUSED_MAX 16u                     /* of a job; the oldest makes room */
 #define GROUP_REFUSED_NS (60000 * COORDINATOR_MS) /* so long the refusal waits for late ranks */
 
 static struct group_gathering *group_home_gathering(const struct job *job,
@@ -75,23 +76,41 @@ static struct group_gathering *group_home_gather(const struct coordinator *c, st
     return gathering;
 }
 
+/* Drop the oldest refused gathering where the job has too many. */
+static void group_home_make_room(struct job *job)
+{
+    struct group_gathering *gathering, *oldest = NULL;
+    uint32_t refused = 0;
+    DL_FOREACH(job->gatherings, gathering)
+    {
+        if (gathering->refusal.code == 0)
+            continue;
+        oldest = oldest ? oldest : gathering;
+        refused++;
+    }
+    if (refused >= GROUP_REFUSED_MAX)
+        group_home_end_gathering(job, oldest);
+}
+
 /* A rank cannot open the group, as its daemon says: the others hear why. */
 static void group_home_unable(struct coordinator *c, struct job *job,
                               struct group_gathering *gathering, const struct message *message)
 {
     uint32_t rank = (uint32_t)message->rank;
     char text[ERROR_TEXT_BYTES];
-    if (!gathering)
-        gathering = group_home_gather(c, job, message);
-    if (!gathering || gathering->refusal.code != 0)
-        return;
-    snprintf(text, sizeof(text), "rank %u on node %s cannot open the group: %.800s", rank,
-             coordinator_node_name(c, job->rank_nodes[rank]), message->text);
-    group_home_refuse_all(c, job, gathering, message->code, text);
-    error_set(&gathering->refusal, message->code, "%s", text);
-    gathering->end_ns = c->now_ns + GROUP_REFUSED_NS;
-    gathering->told_ns = UINT64_MAX;
-    group_gathering_add(gathering, rank, 0, UINT64_MAX);
+    if (!gathering || gathering->refusal.code == 0) {
+        group_home_make_room(job);
+        gathering = gathering ? gathering : group_home_gather(c, job, message);
+        if (!gathering)
+            return;
+        snprintf(text, sizeof(text), "rank %u on node %s cannot open the group: %.800s", rank,
+                 coordinator_node_name(c, job->rank_nodes[rank]), message->text);
+        group_home_refuse_all(c, job, gathering, message->code, text);
+        error_set(&gathering->refusal, message->code, "%s", text);
+        gathering->end_ns = c->now_ns + GROUP_REFUSED_NS;
+        gathering->told_ns = UINT64_MAX;
+    }
+    group_gathering_add(gathering, rank, 0, UINT64_MAX); /* it knows a reason */
     group_home_forget_told(job, gathering);
 }
 
@@ -122,7 +141,7 @@ static int group_home_join_check(const struct coordinator *c, const struct job *
     const struct group_gathering *gathering;
     DL_FOREACH(job->gatherings, gathering)
     {
-        open++;
+        open += gathering->refusal.code == 0;
     }
     if (!group_home_gathering(job, message) && open > c->config->groups_per_job)
         return error_set(error, ERR_MEMORY,
@@ -332,13 +351,14 @@ static void group_home_gathering_tick(struct coordinator *c, struct job *job,
             group_home_end_gathering(job, gathering);
         return;
     }
+    char text[ERROR_TEXT_BYTES] = "";
     if (c->now_ns >= gathering->told_ns)
         group_home_tell_waiting(c, job, gathering);
     for (uint32_t i = 0; i < gathering->count; i++) {
         if (!gathering->joined[i] || c->now_ns < gathering->deadline_ns[i])
             continue;
-        char text[ERROR_TEXT_BYTES];
-        group_home_missing_text(c, job, gathering, text);
+        if (text[0] == '\0') /* before a rank that gives up counts among the missing */
+            group_home_missing_text(c, job, gathering, text);
         group_home_refuse(c, job, gathering->ranks[i], gathering->requests[i], ERR_TIMEOUT, text);
         gathering->joined[i] = false;
         gathering->joined_count--;

@@ -8,10 +8,10 @@
 #include "common/auth/auth.h"
 #include "server/coordinator/coordinator_internal.h"
 
-void home_refuse(struct coordinator *c, const char *name, const struct gathering_member *member,
-                 int code, const char *text)
+void home_refuse(struct coordinator *c, const char *name, uint32_t uid,
+                 const struct gathering_member *member, int code, const char *text)
 {
-    struct message message = {.type = MESSAGE_JOB_REFUSED, .member = member->member};
+    struct message message = {.type = MESSAGE_JOB_REFUSED, .uid = uid, .member = member->member};
     snprintf(message.job, sizeof(message.job), "%s", name);
     coordinator_message_error(&message, code, text);
     coordinator_send(c, member->node, &message);
@@ -37,7 +37,7 @@ static void home_refuse_all(struct coordinator *c, struct gathering *gathering, 
                             const char *text)
 {
     for (uint32_t i = 0; i < gathering->count; i++)
-        home_refuse(c, gathering->name, &gathering->members[i], code, text);
+        home_refuse(c, gathering->name, gathering->uid, &gathering->members[i], code, text);
     home_end_gathering(c, gathering);
 }
 
@@ -144,7 +144,7 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
             home_end_for_all(c, gathering, refusal.code, refusal.text);
     }
     if (refusal.code != 0)
-        home_refuse(c, message->job, &member, refusal.code, refusal.text);
+        home_refuse(c, message->job, message->uid, &member, refusal.code, refusal.text);
     else if (gathering_complete(gathering))
         home_try_open(c, gathering);
     return 0;
@@ -428,7 +428,8 @@ static void home_tell_waiting(struct coordinator *c, const struct gathering *gat
         if (other != member && other->node == member->node && other->told_ns == UINT64_MAX)
             return; /* one of each node says it */
     }
-    struct message message = {.type = MESSAGE_JOB_WAITING, .member = member->member};
+    struct message message = {
+        .type = MESSAGE_JOB_WAITING, .uid = gathering->uid, .member = member->member};
     snprintf(message.job, sizeof(message.job), "%s", gathering->name);
     home_members_wait_text(c, gathering, message.text, sizeof(message.text));
     coordinator_send(c, member->node, &message);
@@ -450,7 +451,8 @@ void home_tick(struct coordinator *c, struct gathering *gathering)
             home_members_wait_text(c, gathering, gathering->timeout_text,
                                    sizeof(gathering->timeout_text));
         gathering_remove_at(gathering, i);
-        home_refuse(c, gathering->name, &member, ERR_TIMEOUT, gathering->timeout_text);
+        home_refuse(c, gathering->name, gathering->uid, &member, ERR_TIMEOUT,
+                    gathering->timeout_text);
     }
     if (gathering->count == 0)
         home_end_gathering(c, gathering);

@@ -324,8 +324,8 @@ int home_job_unable(struct coordinator *c, uint32_t node, const struct message *
 /* All of the job's daemons have it: it is ready. */
 int home_job_opened(struct coordinator *c, uint32_t node, const struct message *message,
                     struct error *error);
-void home_refuse(struct coordinator *c, const char *name, const struct gathering_member *member,
-                 int code, const char *text);
+void home_refuse(struct coordinator *c, const char *name, uint32_t uid,
+                 const struct gathering_member *member, int code, const char *text);
 /* Open the job of a complete gathering. ERR_STATE: a daemon that it needs is not up. ERR_MEMORY. */
 int home_open(struct coordinator *c, const struct gathering *gathering);
 /* Whether a daemon could hold shards of it, now or when its connection is back. */
@@ -486,9 +486,9 @@ int member_join(struct coordinator *c, uint32_t id,
 int member_return(struct coordinator *c, uint32_t id,
                   const struct coordinator_credentials *credentials, const struct message *message,
                   struct error *error);
-/* Tell it what its job waits for. */
 int member_on_rank_waiting(struct coordinator *c, uint32_t node, const struct message *message,
                            struct error *error);
+/* Tell it what its job waits for. */
 int member_on_waiting(struct coordinator *c, uint32_t node, const struct message *message,
                       struct error *error);
 int member_on_refused(struct coordinator *c, uint32_t node, const struct message *message,

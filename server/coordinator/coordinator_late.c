@@ -245,17 +245,16 @@ void late_engine_report(struct coordinator *c, const struct engine_event *event)
         late_answered(job, late);
 }
 
-/* Of a collective that passes through memory which the ranks of this node share the engine knows
- * nothing. */
+/* The engine knows nothing of a collective that passes through memory which the ranks share. */
 int late_worker_held(struct coordinator *c, struct worker *worker, const struct message *message,
                      struct error *error)
 {
     struct job *job = worker->job;
     uint32_t rank = (uint32_t)message->rank;
-    if (worker->state != WORKER_JOINED || job->state != JOB_READY)
+    const struct group *group = job ? job_group(job, (uint32_t)message->group) : NULL;
+    if (worker->state != WORKER_JOINED || !group || job->state != JOB_READY)
         return 0; /* it crossed with the end */
-    const struct group *group = job_group(job, (uint32_t)message->group);
-    if (!group || group_position(group, worker->rank) < 0 || group_position(group, rank) < 0 ||
+    if (group_position(group, worker->rank) < 0 || group_position(group, rank) < 0 ||
         rank == worker->rank || job->rank_nodes[rank] != job->self)
         return error_set(error, ERR_PROTOCOL, "rank %u holds up group %d, says rank %u", rank,
                          message->group, worker->rank);

@@ -143,6 +143,9 @@ void newcomers_add(const struct coordinator *c, struct gathering *gathering)
 
 void newcomer_tell(struct coordinator *c, const struct worker *worker, uint32_t node)
 {
+    struct error away;
+    if (coordinator_may_say(c, node, worker->uid, &away) != 0)
+        return; /* other daemons are told of it */
     struct message message = {
         .type = MESSAGE_JOB_JOIN,
         .uid = worker->uid,
@@ -158,7 +161,8 @@ void newcomer_tell(struct coordinator *c, const struct worker *worker, uint32_t 
 
 void newcomer_withdraw(struct coordinator *c, const struct worker *worker)
 {
-    struct message message = {.type = MESSAGE_JOB_WITHDRAW, .member = worker->id};
+    struct message message = {
+        .type = MESSAGE_JOB_WITHDRAW, .uid = worker->uid, .member = worker->id};
     snprintf(message.job, sizeof(message.job), "%s", worker->name);
     for (uint32_t node = 0; node < c->config->server_count; node++) {
         if (coordinator_reaches(c, node))

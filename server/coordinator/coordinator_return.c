@@ -49,6 +49,7 @@ void return_withdraw(struct coordinator *c, const struct worker *worker)
 {
     struct message gone = {
         .type = MESSAGE_RANK_GONE,
+        .uid = worker->uid,
         .lineage = worker->former,
         .generation = worker->former_generation,
         .member = worker->id,

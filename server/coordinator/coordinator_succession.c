@@ -30,7 +30,7 @@ static void succession_turn_down(struct coordinator *c, struct succession *succe
 {
     struct gathering_member member = succession->asks[index];
     succession_unask(succession, index);
-    home_refuse(c, succession->name, &member, code, text);
+    home_refuse(c, succession->name, succession->uid, &member, code, text);
 }
 
 /* --- the home */
@@ -198,7 +198,7 @@ int succession_on_rejoin(struct coordinator *c, uint32_t node, const struct mess
     else
         succession_ask(succession, &member, &refusal);
     if (refusal.code != 0) {
-        home_refuse(c, succession->name, &member, refusal.code, refusal.text);
+        home_refuse(c, succession->name, succession->uid, &member, refusal.code, refusal.text);
         return 0;
     }
     succession_await(c, succession, message->stragglers_ms);
@@ -238,7 +238,7 @@ int succession_on_return(struct coordinator *c, uint32_t node, const struct mess
         succession_return(succession, &member, message->generation, message->former, &rank,
                           &refusal);
     if (refusal.code != 0 && home)
-        home_refuse(c, succession->name, &member, ERR_REFUSED, refusal.text);
+        home_refuse(c, succession->name, succession->uid, &member, ERR_REFUSED, refusal.text);
     if (refusal.code != 0)
         return 0;
     coordinator_log(c, LOG_LEVEL_INFO, succession->uid,
@@ -276,6 +276,7 @@ static void succession_tell_gone(struct coordinator *c, const struct succession 
 {
     struct message gone = {
         .type = MESSAGE_RANK_GONE,
+        .uid = succession->uid,
         .lineage = succession->lineage,
         .generation = succession->generation,
         .member = worker,

@@ -68,9 +68,9 @@ void engine_ring_workers(struct engine *engine)
         worker->to_ring = false;
         if (!arena_worker_needs_doorbell(&worker->exchange.arena))
             continue;
-        /* A pipe, not an eventfd: whatever the worker does to its end, this cannot block. */
-        ssize_t rung = write(worker->completion_doorbell, "", 1);
-        (void)rung; /* a full pipe means that it is ringing already */
+        /* Neither an eventfd nor a pipe: whatever the worker does to its end, this cannot block. */
+        ssize_t rung = send(worker->completion_doorbell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        (void)rung; /* a full socket means that it is ringing already */
     }
 }
 

@@ -441,22 +441,26 @@ static void run_disagreement(struct rank *self, const char *mode)
     exit(EXIT_FAILED);
 }
 
-/* The last rank comes late to a collective, or to the opening of a group. */
-static void run_late(struct rank *self, int opens)
+/* The last rank comes late: to a collective, the opening of a group, or what it sends to rank 0. */
+static void run_late(struct rank *self, const char *what)
 {
-    int *ranks = calloc((size_t)self->size, sizeof(*ranks));
+    int ranks[64], last = self->size - 1;
+    float sent = 1;
     shoal_group *group;
     run_once(self);
     say("running");
-    if (self->rank == self->size - 1)
+    if (self->rank == last)
         file_wait(self->file);
     for (int i = 0; i < self->size; i++)
         ranks[i] = i;
-    if (opens)
+    if (strcmp(what, "group") == 0)
         expect(shoal_group_open(self->job, ranks, self->size, -1, &group), "group_open");
+    else if (strcmp(what, "send") == 0 && self->rank == last)
+        expect(shoal_send(self->world, &sent, 1, SHOAL_F32, 0, 5, NULL), "send");
+    else if (strcmp(what, "send") == 0 && self->rank == 0)
+        expect(shoal_recv(self->world, &sent, 1, SHOAL_F32, last, 5, NULL), "recv");
     else
         run_once(self);
-    free(ranks);
 }
 
 /* The last rank goes, in the one way or the other, while the others are in a collective. */
@@ -632,8 +636,8 @@ static void run_mode(struct rank *self, const char *mode)
         run_sparse(self);
     else if (strcmp(mode, "parts") == 0)
         run_parts(self);
-    else if (strcmp(mode, "late") == 0 || strcmp(mode, "late group") == 0)
-        run_late(self, strcmp(mode, "late") != 0);
+    else if (strncmp(mode, "late", 4) == 0)
+        run_late(self, mode[4] ? mode + 5 : "collective");
     else if (strcmp(mode, "leave") == 0 || strcmp(mode, "exit") == 0)
         run_departure(self, strcmp(mode, "leave") == 0);
     else if (strcmp(mode, "errs") == 0)

@@ -213,7 +213,8 @@ static void *drive_background(void *argument)
     pthread_mutex_lock(&job->lock);
     while (!job->stop) {
         uint64_t keep_ns = drive_meet_keep(job);
-        drive_socket_say_held(job);
+        if (drive_socket_say_held(job))
+            continue; /* much may have changed meanwhile */
         if (job->stop)
             break;
         if (job->driver != JOB_DRIVER_NONE || job->claims > 0 ||
@@ -226,6 +227,8 @@ static void *drive_background(void *argument)
             drive_resume(job);
         while (!job->stop && !drive_gives_way(job) && job->background_requests > 0) {
             keep_ns = drive_meet_keep(job);
+            if (drive_socket_say_held(job))
+                continue;
             if (!drive_step(job) && !job->stop && !drive_gives_way(job) &&
                 job->background_requests > 0)
                 drive_sleep(job, keep_ns ? keep_ns : UINT64_MAX);

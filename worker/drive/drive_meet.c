@@ -302,6 +302,8 @@ static void note_hold(struct shoal_group *group)
     struct shoal_job *job = group->job;
     uint64_t now_ns = clock_now_ns();
     uint32_t rank;
+    if (group->place.since_ns == 0)
+        group->place.since_ns = now_ns;
     if (now_ns < group->place.since_ns + HELD_MS * NS_PER_MS ||
         now_ns < job->hold.said_ns + HELD_MS * NS_PER_MS ||
         !meeting_waits_for(&group->place.meeting, group->place.round, &rank) || rank == group->rank)

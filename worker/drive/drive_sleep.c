@@ -1,13 +1,19 @@
 #include "worker/drive/drive_sleep.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "common/base/clock.h"
 #include "worker/drive/drive_socket.h"
 
 #define POLLERS 3
+/* A rank says which rank a send or receive waits for when it has waited so long. Of collectives the
+ * daemon knows it (MESSAGE_WAITING). */
+#define SAY_WAITING_MS 10000u
+#define SAY_AGAIN_MS 60000u
 
 static void eventfd_clear(int fd)
 {
@@ -27,6 +33,42 @@ static void doorbell_clear(int *fd)
     *fd = -1;
 }
 
+/* The oldest transfer of a group waits: say so on stderr, once, and not often. Returns when to look
+ * again. */
+static uint64_t say_transfer_waits(struct shoal_job *job, const struct shoal_group *group,
+                                   uint64_t now_ns)
+{
+    struct request *oldest = group->core.transfers;
+    if (!oldest || oldest->any) /* a server waits for any rank that asks */
+        return UINT64_MAX;
+    if (oldest->say_ns == 0)
+        oldest->say_ns = now_ns + SAY_WAITING_MS * NS_PER_MS;
+    if (now_ns < oldest->say_ns)
+        return oldest->say_ns;
+    bool often =
+        job->said_waiting_ns > 0 && now_ns < job->said_waiting_ns + SAY_AGAIN_MS * NS_PER_MS;
+    if (oldest->say_ns != UINT64_MAX && !often) {
+        char text[256];
+        request_describe(oldest, group->core.number, text, sizeof(text));
+        fprintf(stderr, "shoal: rank %d waits: %s\n", job->rank, text);
+        job->said_waiting_ns = now_ns;
+    }
+    oldest->say_ns = UINT64_MAX;
+    return UINT64_MAX;
+}
+
+static uint64_t say_transfers_wait(struct shoal_job *job, uint64_t now_ns)
+{
+    uint64_t again_ns = UINT64_MAX;
+    const struct shoal_group *group;
+    DL_FOREACH(job->groups, group)
+    {
+        uint64_t say_ns = say_transfer_waits(job, group, now_ns);
+        again_ns = say_ns < again_ns ? say_ns : again_ns;
+    }
+    return again_ns;
+}
+
 /* What happened until the deadline, or at once when something has been found already: 0. */
 static int drive_wait_for_news(struct shoal_job *job, struct pollfd *pollers, uint64_t deadline_ns)
 {
@@ -37,12 +79,14 @@ static int drive_wait_for_news(struct shoal_job *job, struct pollfd *pollers, ui
     uint64_t look_ns = job->device ? device_queue_deadline_ns(job->device) : UINT64_MAX;
     if (look_ns < deadline_ns)
         deadline_ns = look_ns;
+    uint64_t now_ns = clock_now_ns(), say_ns = say_transfers_wait(job, now_ns);
+    if (say_ns < deadline_ns)
+        deadline_ns = say_ns;
     if ((connected && job->daemon_gone) || arena_worker_prepare_sleep(&job->arena))
         return 0;
     pollers[0] = (struct pollfd){.fd = job->completion_doorbell, .events = POLLIN};
     pollers[1] = (struct pollfd){.fd = job->wake_fd, .events = POLLIN};
     pollers[2] = (struct pollfd){.fd = job->daemon_gone ? -1 : job->client.fd, .events = POLLIN};
-    uint64_t now_ns = clock_now_ns();
     uint64_t remaining_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
     struct timespec remaining = {.tv_sec = (time_t)(remaining_ns / NS_PER_S),
                                  .tv_nsec = (long)(remaining_ns % NS_PER_S)};

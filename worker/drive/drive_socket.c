@@ -164,20 +164,21 @@ static void socket_send_ping(struct shoal_job *job, uint64_t now_ns)
     }
 }
 
-void drive_socket_say_held(struct shoal_job *job)
+bool drive_socket_say_held(struct shoal_job *job)
 {
     struct message held = {.type = MESSAGE_HELD,
                            .group = (int32_t)job->hold.group,
                            .rank = (int32_t)job->hold.rank,
                            .sequence = job->hold.number};
     if (!job->hold.due || job->daemon_gone || job->apart)
-        return;
+        return false;
     job->hold.due = false; /* a full socket is as good as none: it is said again */
     job_begin_saying(job);
     pthread_mutex_unlock(&job->lock);
     job_send_now(job, &held);
     pthread_mutex_lock(&job->lock);
     job_end_saying(job);
+    return true;
 }
 
 uint64_t drive_socket_watch(struct shoal_job *job)

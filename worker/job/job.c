@@ -338,6 +338,7 @@ int job_renew_world(struct shoal_job *job, const struct message *joined, struct 
     world->rank = (uint32_t)joined->rank;
     world->size = joined->world_size;
     world->shared_count = 0;
+    job->hold = (struct job_hold){0};
     job_forget_place(world);
     forget_transfers(world);
     job_forget_lists(job);

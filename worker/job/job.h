@@ -188,7 +188,7 @@ struct shoal_job {
     bool device_stuck;           /* the device may still use the arena: both stay until the process
                                   * ends */
     int submission_doorbell;     /* an eventfd shared with the daemon */
-    int completion_doorbell;     /* a pipe that the daemon has made, and rings; -1: not joined, or
+    int completion_doorbell;     /* a socket that the daemon has made, and rings; -1: not joined, or
                                   * the daemon has closed its end */
     int wake_fd;                 /* wakes the driver */
     int listen_fd;               /* wakes the background thread that listens */
@@ -236,6 +236,7 @@ struct shoal_job {
     struct group_list *group_lists;
     struct shared_memory *shared;
     struct job_hold hold;
+    uint64_t said_waiting_ns; /* when the user heard last that a transfer waits; 0: never */
     uint32_t next_opening;
     int cores;                    /* that this process may run on */
     uint64_t shared_ns;           /* when it was first seen to share its core, or looked last; 0 */

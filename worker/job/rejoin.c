@@ -39,6 +39,7 @@ static bool rejoin_is_old(const struct message *message, enum message_type wante
 {
     switch (message->type) {
     case MESSAGE_PONG:
+    case MESSAGE_WAITING:
     case MESSAGE_FAILED:
     case MESSAGE_WORKER_GROUP_OPENED:
     case MESSAGE_SHARED_OPENED:

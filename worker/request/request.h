@@ -103,8 +103,9 @@ struct request {
     uint32_t copies;       /* of copy_to or copy_from, under way on a device */
     bool copying;          /* in the queue for such a copy */
     bool receives;         /* a send or receive: this rank is the one that gets the data */
-    bool any;              /* a receive from any rank, which looks for a sender */
-    uint32_t any_source;   /* any: who has been found */
+    uint64_t say_ns; /* a send or receive: when the user hears that it waits; 0: not known yet */
+    bool any;        /* a receive from any rank, which looks for a sender */
+    uint32_t any_source;     /* any: who has been found */
     uint64_t numbers_offset; /* any: arena memory with the numbers that progress_any is given */
     /* Of a job that goes on by itself (progress.h), a collective of the program: */
     uint64_t index;                        /* its number among the group's, over all generations */

@@ -326,7 +326,7 @@ struct control_worker {
     struct event *process_event; /* its end */
     bool has_arena;              /* not yet handed to the engine */
     struct arena arena;
-    int doorbells[2]; /* what it rings; the end of a pipe that the engine rings */
+    int doorbells[2]; /* what it rings; the end of a socket pair that the engine rings */
     int bell;         /* the other end of that, which goes out when it has joined; -1: it has */
     UT_hash_handle hh;
 };

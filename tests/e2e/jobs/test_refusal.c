@@ -128,7 +128,7 @@ START_TEST(test_what_a_rank_waits_for)
 }
 END_TEST
 
-/* So does one that waits in a collective, or for a group to be opened. */
+/* So does one that waits in a collective, for a group to be opened, or for what another sends. */
 START_TEST(test_what_a_call_waits_for)
 {
     static const struct {
@@ -136,6 +136,7 @@ START_TEST(test_what_a_call_waits_for)
     } calls[] = {
         {"late", "rank 1", "has not reached collective 1 of group 0 of job 'waits'"},
         {"late group", "rank 1 of job 'waits'", "has not asked for the group"},
+        {"late send", "recv of 1 float from rank 1 of group 0 with tag 5", NULL},
     };
     const char *mode = calls[_i / 2].mode;
     uint32_t node = (uint32_t)_i % 2;
@@ -147,8 +148,10 @@ START_TEST(test_what_a_call_waits_for)
     const char *argv[] = {"/bin/sh", "-c", script, NULL};
     struct process *ranks[2] = {cluster_worker(cluster, 0, "waits", 0, 2, argv),
                                 cluster_worker(cluster, node, "waits", 1, 2, argv)};
-    snprintf(text, sizeof(text), "shoal: rank 0 waits: %s (on node node%u) %s",
-             calls[_i / 2].before, node, calls[_i / 2].after);
+    int length = snprintf(text, sizeof(text), "shoal: rank 0 waits: %s", calls[_i / 2].before);
+    if (calls[_i / 2].after)
+        snprintf(text + length, sizeof(text) - (size_t)length, " (on node node%u) %s", node,
+                 calls[_i / 2].after);
     cluster_worker_says(ranks[0], text);
     stop_file_raise(&come);
     ck_assert_int_eq(cluster_job_end(ranks, 2), 0);
@@ -167,7 +170,7 @@ int main(void)
     tcase_add_loop_test(tests, test_worlds_that_differ, 1, 3);
     tcase_add_loop_test(tests, test_a_rank_errs, 1, 3);
     tcase_add_loop_test(tests, test_what_a_rank_waits_for, 1, 3);
-    tcase_add_loop_test(tests, test_what_a_call_waits_for, 0, 4);
+    tcase_add_loop_test(tests, test_what_a_call_waits_for, 0, 6);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

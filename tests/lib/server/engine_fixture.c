@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/reduce/dtype.h"
@@ -141,7 +142,7 @@ void worker_attach(struct worker *worker, struct node *node, uint32_t rank)
     close(fd);
     worker->submission_doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int bell[2];
-    EXPECT(pipe2(bell, O_CLOEXEC | O_NONBLOCK) == 0);
+    EXPECT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, bell) == 0);
     worker->completion_doorbell = bell[0];
     give(node->engine, .kind = COMMAND_WORKER_ATTACH, .job = JOB,
          .attach = {.worker = 100 + rank,

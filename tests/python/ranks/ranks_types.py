@@ -233,7 +233,7 @@ def test_complex_numbers():
 def test_complex_numbers_that_torch_has_conjugated_lazily():
     """Their memory is of other numbers: what is sent and what is received are the numbers."""
     if type(group()) is dist.ProcessGroup:
-        raise unittest.SkipTest("torch's dispatcher gives any backend in C++ copies of them; dist.broadcast refuses them")
+        raise unittest.SkipTest("torch's dispatcher gives a backend in C++ copies of them; broadcast refuses them")
     rank = dist.get_rank()
     for make, expected in (
         (lambda: torch.full((3,), complex(1, rank + 1)).conj(), complex(1, -1)),

@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/transport/transport_memory.h"
@@ -127,7 +128,7 @@ static void attach(struct rank *rank, uint64_t job, uint32_t number)
     EXPECT(arena_create(&rank->arena, 1 << 20, ENTRIES, &fd, NULL) == 0);
     EXPECT(arena_attach(&daemon, fd, 1 << 30, NULL) == 0);
     close(fd);
-    EXPECT(pipe2(bells, O_CLOEXEC | O_NONBLOCK) == 0);
+    EXPECT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, bells) == 0);
     rank->bell = bells[0];
     give((struct engine_command){
         .kind = COMMAND_WORKER_ATTACH,

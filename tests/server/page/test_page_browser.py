@@ -246,9 +246,9 @@ class MadeUp(Case):
         more = {"step_collectives": 8, "collectives": 400, "times": 400, "lost_ms": 20.0, "step_ms": 232.4, "without_ms": 212.4}
         without = ". Without it a step would take 212 ms instead of 232."
         for kind, words in {
-            "rank late": "Slowest rank: 3 (node n0), 20 ms behind in 50 of 50 steps" + without,
-            "rank drains slowly": "Slowest rank: 3 (node n0), 20 ms late with its data in 50 of 50 steps" + without,
-            "node late": "Slowest node: n0, all of its ranks are 20 ms behind in 50 of 50 steps" + without,
+            "rank late": "Slowest rank: 3 (node n0), 20 ms behind in 400 of 400 collectives" + without,
+            "rank drains slowly": "Slowest rank: 3 (node n0), 20 ms late with its data in 400 of 400 collectives" + without,
+            "node late": "Slowest node: n0, all of its ranks are 20 ms behind in 400 of 400 collectives" + without,
             "link slow": "Slowest link: from node n0 to node n2, it costs 20 ms a step" + without,
             "receiver slow": "Slowest receiver: node n0, it costs 20 ms a step" + without,
             "server slow": "Slowest daemon: node n0, it sums slowly or gets too little CPU, which costs 20 ms a step" + without,

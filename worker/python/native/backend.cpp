@@ -47,17 +47,27 @@ template <typename Options> Options as_sum(const Options &options)
     return sum;
 }
 
+void check_dense(const at::Tensor &tensor)
+{
+    if (tensor.layout() != c10::kStrided)
+        throw Error(SHOAL_EINVALID, "PREMUL_SUM of a sparse tensor; shoal takes dense tensors");
+}
+
 void scale(const Backend::List &tensors, const at::Tensor &factor)
 {
-    for (const auto &tensor : tensors)
+    for (const auto &tensor : tensors) {
+        check_dense(tensor);
         tensor.detach().mul_(factor);
+    }
 }
 
 Backend::List scaled(const Backend::List &tensors, const at::Tensor &factor)
 {
     Backend::List products;
-    for (const auto &tensor : tensors)
+    for (const auto &tensor : tensors) {
+        check_dense(tensor);
         products.push_back(tensor.detach().clone().mul_(factor));
+    }
     return products;
 }
 

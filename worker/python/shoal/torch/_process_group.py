@@ -17,8 +17,8 @@ going_on = None  # the session for which the default process group is made anew 
 class Options:
     """What `pg_options` of init_process_group may say; all ranks say the same.
 
-    job: the name of the job, under which newcomers find it (shoal.torch.join); without one it has a name that
-    nobody else has. reconfigurable: the group has the methods of torch.distributed._reconfigure, by which the same
+    job: the name of the job, under which newcomers find it (shoal.torch.join); without one it has the name in
+    SHOAL_JOB, or one that nobody else has. reconfigurable: the group has the methods of torch.distributed._reconfigure, by which the same
     object goes on with other ranks; torch's groups in C++ have one size for ever, so this one is in Python."""
 
     def __init__(self, job=None, reconfigurable=False):
