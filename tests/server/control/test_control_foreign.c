@@ -103,7 +103,9 @@ static void give(struct control_client *client, const char *line, const int *fds
     send_with(client->fd, line, fds, count);
     for (size_t i = 0; i < count; i++)
         close(fds[i]);
-    control_client_write(client, "\n");
+    /* The daemon may have refused the descriptors by now, and closed. */
+    ssize_t ended = send(client->fd, "\n", 1, MSG_NOSIGNAL);
+    (void)ended;
 }
 
 /* A Unix socket in which a message lies that has a lingering socket: closing it lets go of that,
