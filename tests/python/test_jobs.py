@@ -225,6 +225,12 @@ class Names(unittest.TestCase):
     def test_of_nobody(self):
         self.check("^JOB torch-[0-9a-f]{16}\nJOB torch-[0-9a-f]{16}\nJOB own\n$", SHOAL_JOB="")
 
+    def test_bytes_that_are_no_text(self):
+        for code, text in start(self, 2, "name_the_job_badly", SHOAL_JOB="a\udcff").wait():
+            self.assertEqual(code, 0, text)
+            (said,) = found("^ERROR InvalidError (.*)", text)
+            self.assertIn("the job's name is not UTF-8", said)
+
     def test_two_names_are_refused_on_all_ranks(self):
         for code, text in start_forked(self, 4, "name_the_job_differently").wait():
             self.assertEqual(code, 0, text)

@@ -63,6 +63,10 @@ def name_the_job_differently():
     say_error(start)
 
 
+def name_the_job_badly():
+    say_error(start)
+
+
 def name_the_job_under_shoalrun():
     """The launcher says where the ranks meet."""
     dist.init_process_group("shoal")

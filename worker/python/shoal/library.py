@@ -198,8 +198,8 @@ class Job:
         self.library = load()
         options = Options(
             struct_size=ctypes.sizeof(Options),
-            job=name.encode(),
-            socket_path=socket_path.encode(),
+            job=os.fsencode(name),
+            socket_path=os.fsencode(socket_path),
             rank_plus_1=rank + 1,
             local_rank_plus_1=local_rank + 1,
             world_size=world_size,
