@@ -220,6 +220,8 @@ static const struct allowance allowances[] = {
     /* which interfaces and RDMA devices there are */
     {SCMP_SYS(socket), {{EXACTLY, AF_NETLINK}, {0}, {EXACTLY, NETLINK_ROUTE}}},
     {SCMP_SYS(socket), {{EXACTLY, AF_NETLINK}, {0}, {EXACTLY, NETLINK_RDMA}}},
+    /* whose a connection of this machine is (control_visitor.c) */
+    {SCMP_SYS(socket), {{EXACTLY, AF_NETLINK}, {0}, {EXACTLY, NETLINK_SOCK_DIAG}}},
     {SCMP_SYS(socketpair), {{EXACTLY, AF_UNIX}}},
     /* of a socket itself, and of TCP and IP what no packet filter or route of the machine has */
     {SCMP_SYS(setsockopt), {{0}, {EXACTLY, SOL_SOCKET}}},

@@ -10,6 +10,7 @@
 
 #include "tests/lib/cluster.h"
 #include "tests/lib/suite.h"
+#include "tests/lib/worker/perf_run.h"
 
 #define SCRIPT TEST_SOURCE_DIR "/scripts/cluster.sh"
 
@@ -127,7 +128,7 @@ START_TEST(test_two_side_by_side)
                         i + 1, names[i]);
     for (int i = 0; i < 2; i++) {
         ended(runs[i], 0);
-        ck_assert_int_eq(occurrences(process_output(runs[i]), "\"wrong\":0}"), 2 * 8);
+        ck_assert_int_eq(occurrences(process_output(runs[i]), "\"wrong\":0}"), 2 * PERF_TYPES);
         const char *ranks = i ? "\"ranks\":4,\"nodes\":2" : "\"ranks\":2,\"nodes\":2";
         ck_assert_msg(strstr(process_output(runs[i]), ranks) != NULL, "no %s", ranks);
         process_free(runs[i]);

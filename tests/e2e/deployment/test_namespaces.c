@@ -9,6 +9,7 @@
 
 #include "tests/lib/cluster.h"
 #include "tests/lib/suite.h"
+#include "tests/lib/worker/perf_run.h"
 
 #define SECRET "0123456789abcdef0123456789abcdef0123456789abcdef"
 #define PORT 7432
@@ -171,7 +172,7 @@ START_TEST(test_shoalperf_across)
     int rows = 0;
     for (const char *at = process_output(workers[0]); (at = strstr(at, "\"wrong\":0}")); at++)
         rows++;
-    ck_assert_int_eq(rows, 3 * 8);
+    ck_assert_int_eq(rows, 3 * PERF_TYPES);
     for (int rank = 0; rank < 4; rank++)
         process_free(workers[rank]);
     sides_stop(sides);

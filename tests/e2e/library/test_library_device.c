@@ -19,7 +19,7 @@ START_TEST(test_every_type)
     use_stand_in();
     ck_assert_int_eq(perf_rows_measured("--nodes 2 -n 2", "all_reduce --device cuda -o sum --count "
                                                           "1,1001,100003 -w 0 -n 1 -d all"),
-                     3 * 8);
+                     3 * PERF_TYPES);
     ck_assert_int_eq(perf_rows_measured("--nodes 1 -n 3 --cpu-nodes 1",
                                         "all_reduce --device cuda --in-place -o avg "
                                         "-b 4 -e 4M -f 64 -w 1 -n 2 -d bfloat16"),

@@ -39,20 +39,20 @@ START_TEST(test_perf_on_a_terminal)
 {
     struct terminal *terminal = perf_start(NULL, 100);
     perf_end(terminal);
-    const char *at = next(terminal->text, "\rrow 1 of 16: all_reduce sum, float, 4 KiB" END);
+    const char *at = next(terminal->text, "\rrow 1 of 24: all_reduce sum, float, 4 KiB" END);
     at = next(at, ERASE " ");
-    at = next(at, "\rrow 2 of 16: all_reduce sum, float, 28 B" END);
+    at = next(at, "\rrow 2 of 24: all_reduce sum, float, 28 B" END);
     at = next(at, ERASE " ");
-    at = next(at, "\rrow 16 of 16: ");
+    at = next(at, "\rrow 24 of 24: ");
     at = next(at, ERASE " ");
     at = next(at, ERASE "# Out of bounds");
     ck_assert_ptr_null(strchr(at, '\033'));
-    ck_assert_ptr_null(strstr(terminal->text, "row 17"));
+    ck_assert_ptr_null(strstr(terminal->text, "row 25"));
     terminal_free(terminal);
 
     terminal = perf_start(NULL, 20);
     perf_end(terminal);
-    next(terminal->text, "\rrow 1 of 16: all_re" END);
+    next(terminal->text, "\rrow 1 of 24: all_re" END);
     terminal_free(terminal);
 }
 END_TEST

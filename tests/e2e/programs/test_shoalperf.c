@@ -51,7 +51,7 @@ START_TEST(test_all_reduce_datagrams)
 {
     ck_assert_int_eq(perf_rows_measured("--nodes 2 -n 2 --provider tcp;ofi_rxm",
                                         "all_reduce -o sum --count 1,3,1000003 -w 0 -n 1 -d all"),
-                     3 * 8);
+                     3 * PERF_TYPES);
 }
 END_TEST
 
@@ -60,7 +60,8 @@ START_TEST(test_all_reduce_large)
     static const char *const shapes[] = {"--nodes 1 -n 4", "--nodes 2 -n 2", "--nodes 3 -n 1"};
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(
-            perf_rows_measured(shapes[i], "all_reduce --count 1000003 -w 1 -n 2 -d all -o sum"), 8);
+            perf_rows_measured(shapes[i], "all_reduce --count 1000003 -w 1 -n 2 -d all -o sum"),
+            PERF_TYPES);
         ck_assert_int_eq(perf_rows_measured(shapes[i], "all_reduce -b 4 -e 16M -f 16 -w 1 -n 2"),
                          6);
     }
@@ -73,7 +74,7 @@ START_TEST(test_arena_and_in_place)
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(perf_rows_measured(
                              shapes[i], "all_reduce --count 1,3,1000003 -w 1 -n 2 -d all --arena"),
-                         3 * 8);
+                         3 * PERF_TYPES);
         ck_assert_int_eq(perf_rows_measured(shapes[i],
                                             "all_reduce --count 1,3,1000003 -w 1 -n 2 -d "
                                             "float --arena --in-place"),
@@ -106,7 +107,7 @@ START_TEST(test_shared_result)
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(perf_rows_measured(shapes[i], "all_reduce --count 1,3,1000003 -w 1 -n 2 "
                                                        "-d all --arena --shared-result"),
-                         3 * 8);
+                         3 * PERF_TYPES);
         ck_assert_int_eq(perf_rows_measured(shapes[i], "all_reduce --count 1,1000003 -w 1 -n 2 "
                                                        "-o all --shared-result"),
                          2 * 5);
@@ -121,7 +122,8 @@ START_TEST(test_reduce)
     ck_assert_int_eq(perf_rows_measured("--nodes 2 -n 2", "reduce -r 1 -o all " ODD),
                      3 * PERF_PAIRS);
     ck_assert_int_eq(
-        perf_rows_measured("--nodes 3 -n 1", "reduce -r 2 --count 1,3,1000003 -n 2 -d all"), 3 * 8);
+        perf_rows_measured("--nodes 3 -n 1", "reduce -r 2 --count 1,3,1000003 -n 2 -d all"),
+        3 * PERF_TYPES);
     ck_assert_int_eq(perf_rows_measured("--nodes 2 -n 2", "reduce -r 2 --count 1,1000003 -n 2 "
                                                           "--in-place --arena"),
                      2);
@@ -134,7 +136,7 @@ START_TEST(test_broadcast)
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(
             perf_rows_measured(shapes[i], "broadcast -r 2 --count 1,3,1000003 -w 1 -n 2 -d all"),
-            3 * 8);
+            3 * PERF_TYPES);
         ck_assert_int_eq(perf_rows_measured(shapes[i], "broadcast --count 3,1000003 --arena -n 2"),
                          2);
     }

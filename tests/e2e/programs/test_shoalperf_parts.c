@@ -38,7 +38,7 @@ START_TEST(test_parts_of_every_type)
              strcmp(parted[_i], "reduce_scatter") == 0 ? "1000003" : "1001",
              _i % 2 ? " --uneven" : "");
     for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(perf_rows_measured(shapes[i], words), 3 * 8);
+        ck_assert_int_eq(perf_rows_measured(shapes[i], words), 3 * PERF_TYPES);
 }
 END_TEST
 
@@ -70,7 +70,7 @@ START_TEST(test_sendrecv)
     static const char *const shapes[] = {"--nodes 1 -n 4", "--nodes 2 -n 2", "--nodes 3 -n 1",
                                          "--nodes 2 -n 1 --cpu-nodes 1"};
     for (int i = 0; i < 4; i++) {
-        ck_assert_int_eq(perf_rows_measured(shapes[i], "sendrecv -r 0 " ODD), 3 * 8);
+        ck_assert_int_eq(perf_rows_measured(shapes[i], "sendrecv -r 0 " ODD), 3 * PERF_TYPES);
         ck_assert_int_eq(
             perf_rows_measured(shapes[i], "sendrecv -b 4 -e 16M -f 16 -w 1 -n 2 --arena"), 6);
         ck_assert_int_eq(perf_rows_measured(shapes[i], "sendrecv --count 1000003 -w 1 -n 2"), 1);

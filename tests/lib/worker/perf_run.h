@@ -2,8 +2,10 @@
 #ifndef TESTS_LIB_WORKER_PERF_RUN_H
 #define TESTS_LIB_WORKER_PERF_RUN_H
 
-/* Every type with every operation: 4 floating types by 5 operations and 4 integer types by 8. */
-#define PERF_PAIRS 52
+/* Every type; and with every operation: 4 floating types by 5 operations and 8 integer types by 11.
+ */
+#define PERF_TYPES 12
+#define PERF_PAIRS 108
 
 /* Runs "shoalrun <shape> -- shoalperf <words>", both split at blanks, and fails the test unless it
  * ends with 0 and every row is JSON with no wrong element. Returns how many rows there were. */
