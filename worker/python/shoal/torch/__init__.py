@@ -9,7 +9,8 @@ from torch.distributed import is_available
 if not is_available():
     raise ImportError("this PyTorch has been built without torch.distributed")
 
-from shoal.torch import _launch, _member, _process_group, _versions, _work  # noqa: E402
+from shoal.torch import _versions  # noqa: E402, I001 (the first, since it refuses a torch that is too old)
+from shoal.torch import _launch, _member, _process_group, _work  # noqa: E402
 from shoal.torch._data_parallel import DistributedDataParallel, allreduce_hook  # noqa: E402
 from shoal.torch._generations import (  # noqa: E402
     generation,
