@@ -319,7 +319,7 @@ static bool rejoin_is_no(const struct rejoin_ask *ask, int code)
 
 int job_rejoin(struct shoal_job *job, const struct rejoin_ask *ask, struct error *error)
 {
-    struct message joined;
+    struct message joined = {0};
     uint64_t deadline_ns = job_deadline_ns(job, ask->timeout_ms) + JOB_GRACE_MS * NS_PER_MS;
     int code = job->daemon_gone ? ERR_DISCONNECTED : rejoin_format(job, error);
     if (code == 0)
