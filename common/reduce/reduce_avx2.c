@@ -149,8 +149,8 @@ static inline __m256i above_epu64(__m256i a, __m256i b)
 #define minimum_epu64(a, b) _mm256_blendv_epi8(a, b, above_epu64(a, b))
 #define maximum_epu64(a, b) _mm256_blendv_epi8(b, a, above_epu64(a, b))
 
-/* What tells signed from unsigned, and memory. */
-#define DEFINE_ORDER(V, minimum, maximum)                                                          \
+/* DEFINE_INTEGER defines a type's vectors, how they lie in memory, and its order. */
+#define DEFINE_INTEGER(V, minimum, maximum)                                                        \
     typedef __m256i vector_##V;                                                                    \
     enum { step_##V = 32 };                                                                        \
     static inline __m256i load_##V(const char *p)                                                  \
@@ -161,53 +161,21 @@ static inline __m256i above_epu64(__m256i a, __m256i b)
     {                                                                                              \
         reduce_write_256(p, v, past_cache);                                                        \
     }                                                                                              \
-    static inline __m256i min_##V(__m256i a, __m256i b)                                            \
-    {                                                                                              \
-        return minimum(a, b);                                                                      \
-    }                                                                                              \
-    static inline __m256i max_##V(__m256i a, __m256i b)                                            \
-    {                                                                                              \
-        return maximum(a, b);                                                                      \
-    }                                                                                              \
-    REDUCE_KEEP(V)
+    REDUCE_ORDER(V, minimum, maximum)
 
-/* What is the same for both. */
-#define DEFINE_BITS(V, add, multiply, one)                                                         \
-    static inline __m256i sum_##V(__m256i a, __m256i b)                                            \
-    {                                                                                              \
-        return add(a, b);                                                                          \
-    }                                                                                              \
-    static inline __m256i prod_##V(__m256i a, __m256i b)                                           \
-    {                                                                                              \
-        return multiply(a, b);                                                                     \
-    }                                                                                              \
-    static inline __m256i band_##V(__m256i a, __m256i b)                                           \
-    {                                                                                              \
-        return _mm256_and_si256(a, b);                                                             \
-    }                                                                                              \
-    static inline __m256i bor_##V(__m256i a, __m256i b)                                            \
-    {                                                                                              \
-        return _mm256_or_si256(a, b);                                                              \
-    }                                                                                              \
-    static inline __m256i bxor_##V(__m256i a, __m256i b)                                           \
-    {                                                                                              \
-        return _mm256_xor_si256(a, b);                                                             \
-    }                                                                                              \
-    REDUCE_TRUTHS(V, one)
+DEFINE_INTEGER(i8, _mm256_min_epi8, _mm256_max_epi8)
+DEFINE_INTEGER(u8, _mm256_min_epu8, _mm256_max_epu8)
+DEFINE_INTEGER(i16, _mm256_min_epi16, _mm256_max_epi16)
+DEFINE_INTEGER(u16, _mm256_min_epu16, _mm256_max_epu16)
+DEFINE_INTEGER(i32, _mm256_min_epi32, _mm256_max_epi32)
+DEFINE_INTEGER(u32, _mm256_min_epu32, _mm256_max_epu32)
+DEFINE_INTEGER(i64, minimum_epi64, maximum_epi64)
+DEFINE_INTEGER(u64, minimum_epu64, maximum_epu64)
 
-DEFINE_ORDER(i8, _mm256_min_epi8, _mm256_max_epi8)
-DEFINE_ORDER(u8, _mm256_min_epu8, _mm256_max_epu8)
-DEFINE_ORDER(i16, _mm256_min_epi16, _mm256_max_epi16)
-DEFINE_ORDER(u16, _mm256_min_epu16, _mm256_max_epu16)
-DEFINE_ORDER(i32, _mm256_min_epi32, _mm256_max_epi32)
-DEFINE_ORDER(u32, _mm256_min_epu32, _mm256_max_epu32)
-DEFINE_ORDER(i64, minimum_epi64, maximum_epi64)
-DEFINE_ORDER(u64, minimum_epu64, maximum_epu64)
-
-DEFINE_BITS(u8, _mm256_add_epi8, product_epi8, _mm256_set1_epi8(1))
-DEFINE_BITS(u16, _mm256_add_epi16, _mm256_mullo_epi16, _mm256_set1_epi16(1))
-DEFINE_BITS(u32, _mm256_add_epi32, _mm256_mullo_epi32, _mm256_set1_epi32(1))
-DEFINE_BITS(u64, _mm256_add_epi64, product_epi64, _mm256_set1_epi64x(1))
+REDUCE_BITS(u8, _mm256_add_epi8, product_epi8, _mm256_set1_epi8(1))
+REDUCE_BITS(u16, _mm256_add_epi16, _mm256_mullo_epi16, _mm256_set1_epi16(1))
+REDUCE_BITS(u32, _mm256_add_epi32, _mm256_mullo_epi32, _mm256_set1_epi32(1))
+REDUCE_BITS(u64, _mm256_add_epi64, product_epi64, _mm256_set1_epi64x(1))
 
 REDUCE_KERNELS(REDUCE_DEFINE)
 

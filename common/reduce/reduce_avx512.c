@@ -123,8 +123,8 @@ static inline __m512i product_epi8(__m512i a, __m512i b)
                            _mm512_slli_epi16(odd, 8));
 }
 
-/* What tells signed from unsigned, and memory. */
-#define DEFINE_ORDER(V, minimum, maximum)                                                          \
+/* DEFINE_INTEGER defines a type's vectors, how they lie in memory, and its order. */
+#define DEFINE_INTEGER(V, minimum, maximum)                                                        \
     typedef __m512i vector_##V;                                                                    \
     enum { step_##V = 64 };                                                                        \
     static inline __m512i load_##V(const char *p)                                                  \
@@ -135,53 +135,21 @@ static inline __m512i product_epi8(__m512i a, __m512i b)
     {                                                                                              \
         write_512(p, v, past_cache);                                                               \
     }                                                                                              \
-    static inline __m512i min_##V(__m512i a, __m512i b)                                            \
-    {                                                                                              \
-        return minimum(a, b);                                                                      \
-    }                                                                                              \
-    static inline __m512i max_##V(__m512i a, __m512i b)                                            \
-    {                                                                                              \
-        return maximum(a, b);                                                                      \
-    }                                                                                              \
-    REDUCE_KEEP(V)
+    REDUCE_ORDER(V, minimum, maximum)
 
-/* What is the same for both. */
-#define DEFINE_BITS(V, add, multiply, one)                                                         \
-    static inline __m512i sum_##V(__m512i a, __m512i b)                                            \
-    {                                                                                              \
-        return add(a, b);                                                                          \
-    }                                                                                              \
-    static inline __m512i prod_##V(__m512i a, __m512i b)                                           \
-    {                                                                                              \
-        return multiply(a, b);                                                                     \
-    }                                                                                              \
-    static inline __m512i band_##V(__m512i a, __m512i b)                                           \
-    {                                                                                              \
-        return _mm512_and_si512(a, b);                                                             \
-    }                                                                                              \
-    static inline __m512i bor_##V(__m512i a, __m512i b)                                            \
-    {                                                                                              \
-        return _mm512_or_si512(a, b);                                                              \
-    }                                                                                              \
-    static inline __m512i bxor_##V(__m512i a, __m512i b)                                           \
-    {                                                                                              \
-        return _mm512_xor_si512(a, b);                                                             \
-    }                                                                                              \
-    REDUCE_TRUTHS(V, one)
+DEFINE_INTEGER(i8, _mm512_min_epi8, _mm512_max_epi8)
+DEFINE_INTEGER(u8, _mm512_min_epu8, _mm512_max_epu8)
+DEFINE_INTEGER(i16, _mm512_min_epi16, _mm512_max_epi16)
+DEFINE_INTEGER(u16, _mm512_min_epu16, _mm512_max_epu16)
+DEFINE_INTEGER(i32, _mm512_min_epi32, _mm512_max_epi32)
+DEFINE_INTEGER(u32, _mm512_min_epu32, _mm512_max_epu32)
+DEFINE_INTEGER(i64, _mm512_min_epi64, _mm512_max_epi64)
+DEFINE_INTEGER(u64, _mm512_min_epu64, _mm512_max_epu64)
 
-DEFINE_ORDER(i8, _mm512_min_epi8, _mm512_max_epi8)
-DEFINE_ORDER(u8, _mm512_min_epu8, _mm512_max_epu8)
-DEFINE_ORDER(i16, _mm512_min_epi16, _mm512_max_epi16)
-DEFINE_ORDER(u16, _mm512_min_epu16, _mm512_max_epu16)
-DEFINE_ORDER(i32, _mm512_min_epi32, _mm512_max_epi32)
-DEFINE_ORDER(u32, _mm512_min_epu32, _mm512_max_epu32)
-DEFINE_ORDER(i64, _mm512_min_epi64, _mm512_max_epi64)
-DEFINE_ORDER(u64, _mm512_min_epu64, _mm512_max_epu64)
-
-DEFINE_BITS(u8, _mm512_add_epi8, product_epi8, _mm512_set1_epi8(1))
-DEFINE_BITS(u16, _mm512_add_epi16, _mm512_mullo_epi16, _mm512_set1_epi16(1))
-DEFINE_BITS(u32, _mm512_add_epi32, _mm512_mullo_epi32, _mm512_set1_epi32(1))
-DEFINE_BITS(u64, _mm512_add_epi64, _mm512_mullo_epi64, _mm512_set1_epi64(1))
+REDUCE_BITS(u8, _mm512_add_epi8, product_epi8, _mm512_set1_epi8(1))
+REDUCE_BITS(u16, _mm512_add_epi16, _mm512_mullo_epi16, _mm512_set1_epi16(1))
+REDUCE_BITS(u32, _mm512_add_epi32, _mm512_mullo_epi32, _mm512_set1_epi32(1))
+REDUCE_BITS(u64, _mm512_add_epi64, _mm512_mullo_epi64, _mm512_set1_epi64(1))
 
 REDUCE_KERNELS(REDUCE_DEFINE)
 

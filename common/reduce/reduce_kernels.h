@@ -49,7 +49,7 @@ extern const struct reduce_kernels reduce_kernels_scalar;
 extern const struct reduce_kernels reduce_kernels_avx2;
 extern const struct reduce_kernels reduce_kernels_avx512;
 
-/* What is canonical for a NaN, in f32; f16 and bf16 get theirs by narrowing it. */
+/* The canonical bits of a NaN, in f32; f16 and bf16 get theirs by narrowing it. */
 #define REDUCE_NAN_F32 0x7fc00000u
 #define REDUCE_NAN_F64 0x7ff8000000000000u
 
@@ -61,7 +61,8 @@ extern const struct reduce_kernels reduce_kernels_avx512;
     K(D, T, V, REDUCE_MIN, min, min, keep)                                                         \
     K(D, T, V, REDUCE_MAX, max, max, keep)
 
-/* What is the same for a signed type, and taken from the unsigned one of its size. */
+/* These kernels do not ask for the sign: a signed type takes those of the unsigned one of its size.
+ */
 #define REDUCE_BITS_KERNELS(K, D, T)                                                               \
     K(D, T, T, REDUCE_SUM, sum, sum, keep)                                                         \
     K(D, T, T, REDUCE_PROD, prod, prod, keep)                                                      \
@@ -102,7 +103,7 @@ extern const struct reduce_kernels reduce_kernels_avx512;
     REDUCE_BITS_KERNELS(REDUCE_ENTRY, DTYPE_I32, u32)                                              \
     REDUCE_BITS_KERNELS(REDUCE_ENTRY, DTYPE_I64, u64)
 
-/* The last step of most. */
+/* REDUCE_KEEP defines the last step of all kernels but averages and truths: it changes nothing. */
 #define REDUCE_KEEP(V)                                                                             \
     static inline vector_##V keep_##V(vector_##V v, uint32_t divisor)                              \
     {                                                                                              \
@@ -110,7 +111,8 @@ extern const struct reduce_kernels reduce_kernels_avx512;
         return v;                                                                                  \
     }
 
-/* Truths of unsigned types: 1 where a number is not 0. `one` is a vector of them. */
+/* REDUCE_TRUTHS defines the logical steps of an unsigned type: a number that is not 0 counts as 1.
+ * `one` is a vector of ones. */
 #define REDUCE_TRUTHS(V, one)                                                                      \
     static inline vector_##V truth_##V(vector_##V v, uint32_t divisor)                             \
     {                                                                                              \
@@ -121,6 +123,44 @@ extern const struct reduce_kernels reduce_kernels_avx512;
     {                                                                                              \
         return bxor_##V(truth_##V(a, 1), truth_##V(b, 1));                                         \
     }
+
+/* REDUCE_ORDER defines the steps that ask for the sign; `minimum` and `maximum` take two vectors.
+ */
+#define REDUCE_ORDER(V, minimum, maximum)                                                          \
+    static inline vector_##V min_##V(vector_##V a, vector_##V b)                                   \
+    {                                                                                              \
+        return minimum(a, b);                                                                      \
+    }                                                                                              \
+    static inline vector_##V max_##V(vector_##V a, vector_##V b)                                   \
+    {                                                                                              \
+        return maximum(a, b);                                                                      \
+    }                                                                                              \
+    REDUCE_KEEP(V)
+
+/* REDUCE_BITS defines the steps that do not, of an unsigned type, so that wrapping is defined;
+ * `add` and `multiply` take two vectors. */
+#define REDUCE_BITS(V, add, multiply, one)                                                         \
+    static inline vector_##V sum_##V(vector_##V a, vector_##V b)                                   \
+    {                                                                                              \
+        return (vector_##V)add(a, b);                                                              \
+    }                                                                                              \
+    static inline vector_##V prod_##V(vector_##V a, vector_##V b)                                  \
+    {                                                                                              \
+        return (vector_##V)multiply(a, b);                                                         \
+    }                                                                                              \
+    static inline vector_##V band_##V(vector_##V a, vector_##V b)                                  \
+    {                                                                                              \
+        return (vector_##V)(a & b);                                                                \
+    }                                                                                              \
+    static inline vector_##V bor_##V(vector_##V a, vector_##V b)                                   \
+    {                                                                                              \
+        return (vector_##V)(a | b);                                                                \
+    }                                                                                              \
+    static inline vector_##V bxor_##V(vector_##V a, vector_##V b)                                  \
+    {                                                                                              \
+        return (vector_##V)(a ^ b);                                                                \
+    }                                                                                              \
+    REDUCE_TRUTHS(V, one)
 
 #define REDUCE_ENTRY(D, T, V, OP, name, combine, finish) [D][OP] = kernel_##name##_##T,
 

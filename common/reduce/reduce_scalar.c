@@ -168,8 +168,14 @@ DEFINE_FLOAT(f64)
 REDUCE_KEEP(f32)
 REDUCE_KEEP(f64)
 
-/* What tells signed from unsigned, and memory. */
-#define DEFINE_ORDER(V, type)                                                                      \
+#define lesser_of(a, b) ((a) < (b) ? (a) : (b))
+#define greater_of(a, b) ((a) > (b) ? (a) : (b))
+#define sum_of(a, b) ((a) + (b))
+#define product_of(a, b) ((uint64_t)(a) * (b))
+
+/* DEFINE_INTEGER defines a type's vectors, which are single elements, how they lie in memory, and
+ * its order. */
+#define DEFINE_INTEGER(V, type)                                                                    \
     typedef type vector_##V;                                                                       \
     enum { step_##V = sizeof(type) };                                                              \
     DEFINE_MEMORY(V)                                                                               \
@@ -177,53 +183,21 @@ REDUCE_KEEP(f64)
     {                                                                                              \
         write_##V(p, v, past_cache);                                                               \
     }                                                                                              \
-    static inline type min_##V(type a, type b)                                                     \
-    {                                                                                              \
-        return a < b ? a : b;                                                                      \
-    }                                                                                              \
-    static inline type max_##V(type a, type b)                                                     \
-    {                                                                                              \
-        return a > b ? a : b;                                                                      \
-    }                                                                                              \
-    REDUCE_KEEP(V)
+    REDUCE_ORDER(V, lesser_of, greater_of)
 
-/* What is the same for both: of unsigned numbers, so that wrapping is defined. */
-#define DEFINE_BITS(V)                                                                             \
-    static inline vector_##V sum_##V(vector_##V a, vector_##V b)                                   \
-    {                                                                                              \
-        return (vector_##V)(a + b);                                                                \
-    }                                                                                              \
-    static inline vector_##V prod_##V(vector_##V a, vector_##V b)                                  \
-    {                                                                                              \
-        return (vector_##V)((uint64_t)a * b);                                                      \
-    }                                                                                              \
-    static inline vector_##V band_##V(vector_##V a, vector_##V b)                                  \
-    {                                                                                              \
-        return (vector_##V)(a & b);                                                                \
-    }                                                                                              \
-    static inline vector_##V bor_##V(vector_##V a, vector_##V b)                                   \
-    {                                                                                              \
-        return (vector_##V)(a | b);                                                                \
-    }                                                                                              \
-    static inline vector_##V bxor_##V(vector_##V a, vector_##V b)                                  \
-    {                                                                                              \
-        return (vector_##V)(a ^ b);                                                                \
-    }                                                                                              \
-    REDUCE_TRUTHS(V, 1)
+DEFINE_INTEGER(i8, int8_t)
+DEFINE_INTEGER(u8, uint8_t)
+DEFINE_INTEGER(i16, int16_t)
+DEFINE_INTEGER(u16, uint16_t)
+DEFINE_INTEGER(i32, int32_t)
+DEFINE_INTEGER(u32, uint32_t)
+DEFINE_INTEGER(i64, int64_t)
+DEFINE_INTEGER(u64, uint64_t)
 
-DEFINE_ORDER(i8, int8_t)
-DEFINE_ORDER(u8, uint8_t)
-DEFINE_ORDER(i16, int16_t)
-DEFINE_ORDER(u16, uint16_t)
-DEFINE_ORDER(i32, int32_t)
-DEFINE_ORDER(u32, uint32_t)
-DEFINE_ORDER(i64, int64_t)
-DEFINE_ORDER(u64, uint64_t)
-
-DEFINE_BITS(u8)
-DEFINE_BITS(u16)
-DEFINE_BITS(u32)
-DEFINE_BITS(u64)
+REDUCE_BITS(u8, sum_of, product_of, 1)
+REDUCE_BITS(u16, sum_of, product_of, 1)
+REDUCE_BITS(u32, sum_of, product_of, 1)
+REDUCE_BITS(u64, sum_of, product_of, 1)
 
 REDUCE_KERNELS(REDUCE_DEFINE)
 
