@@ -12,7 +12,7 @@
 
 #include "server/control/ground/control_internal.h"
 
-/* So often it is looked whether an open page has heard of the end. */
+/* A daemon that could end looks so often whether an open page has heard of it. */
 #define PAGE_LOOK_NS (50 * NS_PER_MS)
 
 static void control_on_stop(evutil_socket_t fd, short what, void *argument)

@@ -187,6 +187,14 @@ void coordinator_message_error(struct message *message, int code, const char *te
     snprintf(message->text, sizeof(message->text), "%s", text);
 }
 
+void coordinator_where_text(const struct coordinator *c, const struct job *job,
+                            const uint32_t *ranks, uint32_t count,
+                            char text[COORDINATOR_WHERE_BYTES])
+{
+    snprintf(text, COORDINATOR_WHERE_BYTES, " (%son node %s)", count == 1 ? "" : "the first ",
+             coordinator_node_name(c, job->rank_nodes[ranks[0]]));
+}
+
 void coordinator_tell_rank(struct coordinator *c, const struct job *job, uint32_t rank,
                            const char *text)
 {

@@ -313,17 +313,16 @@ static void group_home_missing_text(const struct coordinator *c, const struct jo
                                     const struct group_gathering *gathering,
                                     char text[ERROR_TEXT_BYTES])
 {
-    char ranks[JOB_RANKS_TEXT_BYTES] = "no rank", node[CONFIG_NAME_BYTES + 32] = "";
+    char ranks[JOB_RANKS_TEXT_BYTES] = "no rank", where[COORDINATOR_WHERE_BYTES] = "";
     uint32_t *missing = calloc(gathering->count, sizeof(*missing));
     uint32_t count = missing ? group_gathering_missing(gathering, missing) : 0;
     if (count > 0) {
         job_ranks_text(missing, count, ranks);
-        snprintf(node, sizeof(node), " (%son node %s)", count == 1 ? "" : "the first ",
-                 coordinator_node_name(c, job->rank_nodes[missing[0]]));
+        coordinator_where_text(c, job, missing, count, where);
     }
     free(missing);
     snprintf(text, ERROR_TEXT_BYTES, "%s of job '%s'%s %s not asked for the group", ranks,
-             job->name, node, count == 1 ? "has" : "have");
+             job->name, where, count == 1 ? "has" : "have");
 }
 
 /* One rank of each node says for whom it waits. */

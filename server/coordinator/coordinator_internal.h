@@ -216,6 +216,11 @@ int coordinator_may_say(const struct coordinator *c, uint32_t node, uint32_t uid
 void coordinator_send_job(struct coordinator *c, const struct job *job,
                           const struct message *message, bool self);
 struct job *coordinator_job(const struct coordinator *c, uint64_t id);
+/* Say where the first of some ranks is: " (on node b)", " (the first on node b)". */
+#define COORDINATOR_WHERE_BYTES (CONFIG_NAME_BYTES + 32)
+void coordinator_where_text(const struct coordinator *c, const struct job *job,
+                            const uint32_t *ranks, uint32_t count,
+                            char text[COORDINATOR_WHERE_BYTES]);
 /* Have a rank say on stderr for whom it waits. */
 void coordinator_tell_rank(struct coordinator *c, const struct job *job, uint32_t rank,
                            const char *text);

@@ -16,8 +16,8 @@ struct coordinator_io {
     void *context;
     uint32_t own_user; /* the daemon's: this user and root have all of what others share */
     uint64_t (*random)(void *context);
-    /* Of a message that a user has caused, its uid is his, also where that is not sent: what the
-     * node does not hear yet is kept, and counted as his. */
+    /* Send a message. Its uid is that of the user who has caused it, also where the line has none:
+     * what the node does not hear yet is kept, and counted as that user's. */
     void (*send_peer)(void *context, uint32_t node, const struct message *message);
     /* Whether the node may be told of something new of the user's: less is kept for it than he may
      * have. NULL: always. */

@@ -118,18 +118,17 @@ static int64_t late_waiting_rank(const struct job *job, const struct job_late *l
 /* Have one rank say for whom it waits, when that takes long, and not too often. */
 static void late_tell_waiting(struct coordinator *c, struct job *job, const struct job_late *late)
 {
-    int64_t teller = late_waiting_rank(job, late);
-    if (late->rank_count == 0 || teller < 0 ||
-        c->now_ns < late->since_ns + COORDINATOR_WAITING_NS ||
-        (job->late_told_ns > 0 && c->now_ns < job->late_told_ns + LATE_TELL_NS))
+    bool often = job->late_told_ns > 0 && c->now_ns < job->late_told_ns + LATE_TELL_NS;
+    if (late->rank_count == 0 || often || c->now_ns < late->since_ns + COORDINATOR_WAITING_NS)
         return;
-    char ranks[JOB_RANKS_TEXT_BYTES], text[ERROR_TEXT_BYTES];
+    int64_t teller = late_waiting_rank(job, late);
+    if (teller < 0)
+        return;
+    char ranks[JOB_RANKS_TEXT_BYTES], where[COORDINATOR_WHERE_BYTES], text[ERROR_TEXT_BYTES];
     job_ranks_text(late->ranks, late->rank_count, ranks);
-    snprintf(text, sizeof(text),
-             "%s (%son node %s) %s collective %" PRIu64 " of group %u of job '%s'", ranks,
-             late->rank_count == 1 ? "" : "the first ",
-             coordinator_node_name(c, job->rank_nodes[late->ranks[0]]),
-             late_verb(late, late->rank_count), late->number, late->group, job->name);
+    coordinator_where_text(c, job, late->ranks, late->rank_count, where);
+    snprintf(text, sizeof(text), "%s%s %s collective %" PRIu64 " of group %u of job '%s'", ranks,
+             where, late_verb(late, late->rank_count), late->number, late->group, job->name);
     job->late_told_ns = c->now_ns;
     coordinator_tell_rank(c, job, (uint32_t)teller, text);
 }

@@ -61,10 +61,8 @@ int member_on_rank_waiting(struct coordinator *c, uint32_t node, const struct me
         return error_set(error, ERR_PROTOCOL, "rank_waiting of rank %u of job '%s'", rank,
                          job->name);
     struct worker *worker = job->locals[rank];
-    struct message waiting = {.type = MESSAGE_WAITING};
-    snprintf(waiting.text, sizeof(waiting.text), "%s", message->text);
     if (worker && worker->state == WORKER_JOINED)
-        worker_send(c, worker, &waiting);
+        member_tell_waiting(c, worker, message->text);
     else
         c->dropped_messages++; /* it has left meanwhile */
     return 0;

@@ -11,8 +11,8 @@
 #include "common/base/quota.h"
 
 #define CONVERSATION_MOST_BYTES (16ull << 20)
-/* Of a user so much, before nothing new is begun for him. What ends that which he has begun is no
- * longer than what began it, so that he has half of all at most. */
+/* A user for whom so much is kept begins nothing new. A line that ends something is no longer than
+ * the one that began it, so a user has at most half of all. */
 #define CONVERSATION_USER_MOST_BYTES (CONVERSATION_MOST_BYTES / 4)
 
 struct conversation_line {

@@ -9,7 +9,7 @@ static uint32_t steps_us(double ms)
     return us < 0 ? 0 : us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
 }
 
-/* What the others wait for somebody's ranks. */
+/* Return how long the others wait for ranks: a slow link or daemon is no rank's fault. */
 static double steps_waiting_ms(const struct verdict *verdict)
 {
     switch (verdict->kind) {

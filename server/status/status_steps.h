@@ -1,5 +1,5 @@
-/* What the steps of a job took in the last minutes, for the page: how long the ranks computed,
- * waited for the slowest of them, and waited for the network. Pure. */
+/* A job's steps of the last minutes, for the page: how long the ranks computed, waited for the
+ * slowest of them, and waited for the network. Pure. */
 #ifndef SERVER_STATUS_STATUS_STEPS_H
 #define SERVER_STATUS_STATUS_STEPS_H
 

@@ -258,7 +258,7 @@ static void stop_there(int number)
     raise(SIGSTOP);
 }
 
-/* Where it would die (run_meeting, run_passing) the last rank stops. */
+/* The last rank stops where run_meeting and run_passing would have it die. */
 static const char *stops_there(const char *mode)
 {
     if (strncmp(mode, "stops ", 6) != 0)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -278,6 +279,25 @@ uint16_t cluster_free_port(void)
     ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
     close(fd);
     return ntohs(address.sin_port);
+}
+
+char *cluster_http(uint16_t port, const char *request)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct timeval limit = {.tv_sec = CLUSTER_PATIENCE_MS / 1000};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    ck_assert_int_eq(send(fd, request, strlen(request), MSG_NOSIGNAL), (int)strlen(request));
+    size_t room = 1 << 20, used = 0;
+    char *answer = calloc(1, room);
+    ssize_t count;
+    while ((count = recv(fd, answer + used, room - 1 - used, 0)) > 0)
+        used += (size_t)count;
+    ck_assert_int_eq(count, 0);
+    close(fd);
+    return answer;
 }
 
 struct process *cluster_worker(struct cluster *cluster, uint32_t node, const char *job,

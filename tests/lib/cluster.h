@@ -56,6 +56,9 @@ bool cluster_wait_status(struct cluster *cluster, uint32_t node,
 /* Return a TCP port of the loopback that is free now. Another process may get it, which the
  * kernel's choice by chance makes rare. */
 uint16_t cluster_free_port(void);
+/* Send a request to an HTTP port of the loopback. Returns the whole answer, which the caller frees.
+ */
+char *cluster_http(uint16_t port, const char *request);
 
 /* One rank of a job on a node. argv[0] is the program. */
 struct process *cluster_worker(struct cluster *cluster, uint32_t node, const char *job,

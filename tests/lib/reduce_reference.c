@@ -99,7 +99,7 @@ static bool is_signed(enum dtype dtype)
     return dtype == DTYPE_I8 || dtype == DTYPE_I16 || dtype == DTYPE_I32 || dtype == DTYPE_I64;
 }
 
-/* As a number of 128 bits, which holds those of every type, their sums and, wrapped, products. */
+/* Return an element as 128 bits, which hold every type's numbers, sums and, wrapped, products. */
 static __int128 integer_load(enum dtype dtype, const void *from)
 {
     uint64_t bits = 0; /* little-endian: the low bytes, which is what wrapping means */

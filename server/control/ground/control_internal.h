@@ -365,8 +365,8 @@ void admin_free(struct admin *admin);
 /* Once a second. */
 void admin_sample(struct control *control);
 void admin_accept_again(struct control *control);
-/* Whether the daemon, which has nothing else to do any more, is to wait for the page of a browser:
- * it asks each second, and has not heard yet how the last job ended. Two seconds at most. */
+/* Return whether a daemon that could end is to wait for an open page, which has not yet heard how
+ * the last job ended: for two seconds at most. */
 bool admin_page_waits(struct control *control, uint64_t now_ns);
 /* The worker gets the status, from the loop: a round of it makes one at most, for all who wait. */
 void admin_want_status(struct control_worker *worker);

@@ -8,8 +8,8 @@
 
 #include "server/control/ground/control_internal.h"
 
-/* Its socket, its process, two doorbells and, until it has joined, its end of the second one; its
- * arena's is closed. */
+/* A worker takes its socket, its process, two doorbells and, until it has joined, its end of the
+ * second one; its arena's is closed. */
 #define WORKER_DESCRIPTORS 5u
 #define PATIENCE_NS (5 * NS_PER_S) /* that connections wait for a descriptor */
 #define REFUSED_AT_ONCE 16

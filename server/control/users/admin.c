@@ -8,7 +8,7 @@
 #include "server/control/ground/control_internal.h"
 #include "server/page/page.h"
 
-/* A page that is open asks so often. So long, at most, it is waited for at the end. */
+/* An open page asks at least so often, and a daemon that could end waits for it at most so long. */
 #define PAGE_ASKS_NS (3 * NS_PER_S)
 #define PAGE_WAIT_NS (2 * NS_PER_S)
 
@@ -144,7 +144,7 @@ void admin_accept_again(struct control *control)
     control_http_accept_again(control->admin->http);
 }
 
-/* It is the last that a page asks for. */
+/* A page asks for this document last, so it has all then. */
 static char *admin_why(struct control *control, size_t *length)
 {
     control->admin->page_ns = clock_now_ns();

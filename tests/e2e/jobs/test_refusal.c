@@ -128,7 +128,7 @@ START_TEST(test_what_a_rank_waits_for)
 }
 END_TEST
 
-/* So does one that waits in a collective, for a group to be opened, or for what another sends. */
+/* A rank that waits in a collective, for a group to open, or for a send says the same. */
 START_TEST(test_what_a_call_waits_for)
 {
     static const struct {

@@ -550,26 +550,6 @@ END_TEST
 
 /* --- metrics */
 
-/* The whole answer to a request; the caller's. */
-static char *http(uint16_t port, const char *request)
-{
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval limit = {.tv_sec = CLUSTER_PATIENCE_MS / 1000};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    ck_assert_int_eq(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-    ck_assert_int_eq(send(fd, request, strlen(request), MSG_NOSIGNAL), (int)strlen(request));
-    size_t room = 1 << 18, used = 0;
-    char *answer = calloc(1, room);
-    ssize_t count;
-    while ((count = recv(fd, answer + used, room - 1 - used, 0)) > 0)
-        used += (size_t)count;
-    ck_assert_int_eq(count, 0);
-    close(fd);
-    return answer;
-}
-
 /* A port that was free a moment ago; should it be taken since, another one. */
 static struct process *metrics_start(uint16_t *port)
 {
@@ -594,7 +574,7 @@ START_TEST(test_metrics)
 {
     uint16_t port;
     struct process *daemon = metrics_start(&port);
-    char *answer = http(port, "GET /metrics HTTP/1.0\r\n\r\n");
+    char *answer = cluster_http(port, "GET /metrics HTTP/1.0\r\n\r\n");
     ck_assert_msg(strncmp(answer, "HTTP/1.0 200 ", 13) == 0, "%.100s", answer);
     ck_assert_ptr_nonnull(strstr(answer, "Content-Type: text/plain; version=0.0.4"));
     const char *body = strstr(answer, "\r\n\r\n");
@@ -603,10 +583,10 @@ START_TEST(test_metrics)
     ck_assert_ptr_nonnull(strstr(body, "\nshoal_draining 0\n"));
     free(answer);
     /* Anything else is not there, and does no harm. */
-    answer = http(port, "GET /nothing HTTP/1.0\r\n\r\n");
+    answer = cluster_http(port, "GET /nothing HTTP/1.0\r\n\r\n");
     ck_assert_msg(strstr(answer, " 404 Not Found\r\n") != NULL, "%.100s", answer);
     free(answer);
-    answer = http(port, "DELETE /metrics HTTP/1.0\r\n\r\n");
+    answer = cluster_http(port, "DELETE /metrics HTTP/1.0\r\n\r\n");
     ck_assert_ptr_null(strstr(answer, " 200 "));
     free(answer);
     daemon_end(daemon);

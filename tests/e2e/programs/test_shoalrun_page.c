@@ -1,11 +1,7 @@
 /* shoalrun --page: the address that it prints is one of a page, whatever daemons it starts. */
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
 
 #include "tests/lib/cluster.h"
 #include "tests/lib/stop_file.h"
@@ -25,31 +21,11 @@ static void teardown(void)
     stop_file_free(&stop);
 }
 
-/* The whole answer; the caller's. */
-static char *fetch(uint16_t port, const char *path)
-{
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval limit = {.tv_sec = CLUSTER_PATIENCE_MS / 1000};
-    char request[64];
-    int length = snprintf(request, sizeof(request), "GET %s HTTP/1.0\r\n\r\n", path);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    ck_assert_int_eq(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-    ck_assert_int_eq(send(fd, request, (size_t)length, MSG_NOSIGNAL), length);
-    size_t room = 1 << 20, used = 0;
-    char *answer = calloc(1, room);
-    ssize_t count;
-    while ((count = recv(fd, answer + used, room - 1 - used, 0)) > 0)
-        used += (size_t)count;
-    ck_assert_int_eq(count, 0);
-    close(fd);
-    return answer;
-}
-
 static void expect_answer(uint16_t port, const char *path, const char *piece)
 {
-    char *answer = fetch(port, path);
+    char request[64];
+    snprintf(request, sizeof(request), "GET %s HTTP/1.0\r\n\r\n", path);
+    char *answer = cluster_http(port, request);
     ck_assert_int_eq(strncmp(answer, "HTTP/1.0 200 ", 13), 0);
     ck_assert_msg(strstr(answer, piece) != NULL, "no %s in %.400s", piece, answer);
     free(answer);
@@ -74,18 +50,6 @@ static struct process *begin(const char *words)
         .argv = argv, .environment = environment, .directory = stop.directory});
 }
 
-/* A port that was free a moment ago. */
-static unsigned free_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, length), 0);
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &length), 0);
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
 /* `address`: the key and its comma, or "". */
 static void write_config(const char *address, unsigned port)
 {
@@ -97,7 +61,7 @@ static void write_config(const char *address, unsigned port)
     fclose(file);
 }
 
-/* At once, and not only after a while. */
+/* The page answers at once, and not only after a while. */
 static void check_page(const char *words, const char *jobs)
 {
     struct process *process = begin(words);
@@ -130,12 +94,12 @@ START_TEST(test_a_given_port)
                                             "\"address\":\"0.0.0.0\","};
     char expected[96];
     for (size_t i = 0; i < sizeof(addresses) / sizeof(addresses[0]); i++) {
-        unsigned port = free_port();
+        unsigned port = cluster_free_port();
         write_config(addresses[i], port);
         snprintf(expected, sizeof(expected), "\"page\":\"http://127.0.0.1:%u/\"", port);
         check_page("--page --nodes 2 --config more.json", expected);
     }
-    write_config(addresses[0], free_port());
+    write_config(addresses[0], cluster_free_port());
     stop_file_raise(&stop);
     struct process *process = begin("--nodes 2 --config more.json");
     ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 0);

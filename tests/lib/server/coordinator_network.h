@@ -91,7 +91,7 @@ struct network_worker *network_join(struct network *network, uint32_t node, cons
                                     uint32_t world_size, int32_t rank, int32_t local_rank,
                                     uint32_t timeout_ms);
 void network_set_uid(struct network *network, uint32_t uid); /* of workers to come */
-/* Of this user too much waits for peers, from now on; 0: of nobody. */
+/* From now on too much of this user's waits for peers; 0: of nobody's. */
 void network_set_unheard(struct network *network, uint32_t uid);
 void network_set_age(struct network *network, uint32_t age_ms); /* of their processes */
 int network_say(struct network *network, struct network_worker *worker,

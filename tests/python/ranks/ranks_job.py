@@ -51,7 +51,7 @@ def join():
 
 
 def name_the_job():
-    """What the job is called: the first one, the next one, and one that has a name of its own."""
+    """Say the names of three jobs: the first one, the next one, and one that has a name of its own."""
     for number in range(3):
         start(number, pg_options=shoal.torch.Options(job="own") if number == 2 else None)
         say("JOB", member_of(dist.GroupMember.WORLD).session.meeting.job)

@@ -79,7 +79,7 @@ def gloo_gathers(tensor):
     return [other.view(tensor.dtype) for other in gathered]
 
 
-# What Gloo does not know, and complex numbers.
+# Gloo does not know these types, nor complex numbers.
 LATER = [*DTYPES[8:], torch.complex64, torch.complex128]
 
 

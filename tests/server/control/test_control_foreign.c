@@ -219,7 +219,7 @@ START_TEST(test_not_yet_read)
 }
 END_TEST
 
-/* As one of the two of a join. */
+/* A join brings one of these among its two descriptors. */
 START_TEST(test_in_a_join)
 {
     static const char join[] = "{\"type\":\"join\",\"job\":\"x\",\"world_size\":1,\"rank\":0,"

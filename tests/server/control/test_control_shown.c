@@ -1,6 +1,6 @@
-/* What a terminal obeys, in names and texts of users, is shown as escapes wherever a person reads
- * it: in the log, in the status and the page's documents, in the metrics. Each case is said to a
- * daemon in all the ways that there are, and looked for in all that it shows. */
+/* Users' names and texts may hold what a terminal obeys: it is shown as escapes wherever a person
+ * reads it: in the log, in the status and the page's documents, in the metrics. Each case is said
+ * to a daemon in all the ways that there are, and looked for in all that it shows. */
 #include <fcntl.h>
 #include <jansson.h>
 #include <netinet/in.h>
@@ -147,7 +147,7 @@ static void expect_no_control(const char *where, const char *text, int number)
     }
 }
 
-/* In JSON a backslash is written twice, and so it is in a label of the metrics. */
+/* doubled: JSON, and a label of the metrics, have a backslash twice. */
 static bool has_shown(const char *text, const char *shown, bool doubled)
 {
     char wanted[128];

@@ -100,9 +100,8 @@ START_TEST(test_idle_connections)
 }
 END_TEST
 
-/* Of a user so much waits for a node that nothing new is begun there: neither a join, nor that one
- * cannot join, nor a group. What is begun ends, and other users and other nodes see nothing of it.
- */
+/* A user for whom too much waits for a node begins nothing new there: no join, no refusal of one,
+ * no group. All that was begun ends, and other users and other nodes see nothing of it. */
 START_TEST(test_what_waits_for_a_node)
 {
     char name[64], here[64];

@@ -86,7 +86,7 @@ START_TEST(test_users_share_what_is_kept)
     ck_assert(conversation_may_begin(&conversation, BOB));
     ck_assert(conversation_may_begin(&conversation, 0));
     ck_assert(conversation_say(&conversation, BOB, line, length));
-    /* What was heard is his no more. */
+    /* Lines that were heard count no longer. */
     ck_assert_int_eq(conversation_acknowledge(&conversation, 2 * lines, &error), 0);
     ck_assert(conversation_may_begin(&conversation, ALICE));
     ck_assert_uint_eq(quota_used(&conversation.users, BOB), length);

@@ -56,7 +56,7 @@ START_TEST(it_says_how_a_job_ended)
 }
 END_TEST
 
-/* Of a job that has gone on, its last generation counts. */
+/* A job that has gone on is noted once, with how its last generation ended. */
 START_TEST(a_job_ends_once)
 {
     end_at(GREEDY, 1, "rank 1 is gone", 5 * S);

@@ -194,7 +194,7 @@ class MadeUp(Case):
             self.of_one_view(f"late-{name}", **view)
 
     def test_the_chart_has_all_parts_of_a_step(self):
-        """As high as the times are, and as wide as the minutes; a gap stays empty."""
+        """The chart is as high as the times and as wide as the minutes; a gap stays empty."""
         self.server.whys["steps"] = [{"job": "other", "points": [[0, 9999, 0, 0]]}, {**STEPS, "points": points(gap=True)}]
         self.server.status = status_of(1, [job_of("train")])
         self.open(width=1280)
@@ -230,7 +230,7 @@ class MadeUp(Case):
         self.assertEqual(self.browser.errors, [])
 
     def test_a_job_whose_steps_are_not_known(self):
-        """Where nothing repeats, a collective is not called a step."""
+        """A collective is not called a step where nothing repeats."""
         job = job_of("train")
         job["waits"]["step_collectives"] = 0
         self.server.whys.update(jobs=[why_of("train", step_collectives=1)], steps=[{**STEPS, "step_collectives": 0}])
@@ -277,7 +277,7 @@ class MadeUp(Case):
         self.assertTrue(self.browser.value("document.getElementById('links-part').hidden && document.getElementById('ended-part').hidden"))
 
     def test_a_lost_node(self):
-        """Who is lost stands above all else, and the job that it took says why it failed."""
+        """A lost node stands above all else, and the job that it took says why it failed."""
         status = status_of(4, [job_of("train", state="failed", error="node n1 (ranks 2-3) is gone: connection reset by peer")])
         status["peers"][0].update(state="down", fabric="down", last_error="connection reset by peer")
         status["peers"][2].update(away_ms=2500)
@@ -294,7 +294,7 @@ class MadeUp(Case):
             self.of_one_view(f"lost-{name}", **view)
 
     def test_nothing_runs(self):
-        """How jobs have ended stays."""
+        """A job that has ended stays, with how it ended."""
         ended = [{"name": "train", "state": "failed", "uid": 0, "world_size": 8, "ran_s": 754.2, "ended_ms": 65000, "error": "rank 5 on node n1 is gone: its process 4711 was killed by signal 9"}]
         ended.append({"name": "digits", "state": "completed", "uid": 0, "world_size": 1, "ran_s": 12.1, "ended_ms": 240000, "error": None})
         for name, view in VIEWS.items():

@@ -1,5 +1,4 @@
-/* What shoalctl says when the daemon ends the conversation before it has begun: why, if the daemon
- * has said so. */
+/* A daemon ends the conversation before it has begun: shoalctl says why, if the daemon has. */
 #include "server/shoalctl/shoalctl_talk.h"
 
 #include <errno.h>

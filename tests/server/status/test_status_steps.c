@@ -1,4 +1,4 @@
-/* What the steps of a job took: how a step splits, and what the last minutes are. */
+/* A verdict splits a step, and points of the last minutes are kept. */
 #include "server/status/status_steps.h"
 
 #include <jansson.h>
@@ -10,7 +10,7 @@
 #define HERE 3u
 #define S 1000000000ull
 
-/* Of steps of 232 ms. */
+/* Each step takes 232 ms. */
 static const struct split {
     enum verdict_kind kind;
     uint32_t node;

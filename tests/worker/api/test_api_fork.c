@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Of a job: its socket, its arena, its doorbell and the daemon's, what wakes the driver and the
+/* A job has its socket, its arena, its doorbell and the daemon's, what wakes the driver and the
  * background thread, and what the caller polls. */
 #define JOB_DESCRIPTORS 7
 

@@ -1,4 +1,4 @@
-/* How a driver sleeps on the doorbell that the daemon has made: it wakes at each ring, and when the
+/* A driver sleeps on the doorbell that the daemon has made: it wakes at each ring, and when the
  * daemon closes its end it sleeps without. */
 #include "worker/drive/drive_sleep.h"
 
@@ -48,7 +48,7 @@ static void teardown(void)
     free(job);
 }
 
-/* With no end of its own, so that it does not return when nothing wakes it. */
+/* The sleep has no end of its own: it returns only when something wakes it. */
 static void sleep_for_ever(void)
 {
     drive_sleep(job, UINT64_MAX);

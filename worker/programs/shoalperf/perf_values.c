@@ -66,7 +66,7 @@ int64_t perf_value(const struct perf_case *what, uint32_t rank, uint32_t index)
     return value;
 }
 
-/* As the type sees it: wrapped. Numbers of DTYPE_U64 beyond the range stay as their bits. */
+/* Wrap a value to the type's range. Numbers of DTYPE_U64 beyond int64_t stay as their bits. */
 static int64_t wrap(enum dtype dtype, int64_t value)
 {
     uint64_t unused = 64 - 8 * dtype_bytes(dtype), bits = (uint64_t)value << unused;
