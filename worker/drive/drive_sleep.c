@@ -1,7 +1,6 @@
 #include "worker/drive/drive_sleep.h"
 
 #include <poll.h>
-#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 #include <utlist.h>
@@ -10,8 +9,8 @@
 #include "worker/drive/drive_socket.h"
 
 #define POLLERS 3
-/* A rank says which rank a send or receive waits for when it has waited so long. Of collectives the
- * daemon knows it (MESSAGE_WAITING). */
+/* A rank says which rank a send or receive waits for when it has waited so long. The daemon says it
+ * for collectives (MESSAGE_WAITING). */
 #define SAY_WAITING_MS 10000u
 #define SAY_AGAIN_MS 60000u
 
@@ -22,8 +21,8 @@ static void eventfd_clear(int fd)
     (void)got;
 }
 
-/* A byte each time that it was rung; what remains rings again. The daemon has closed its end: it
- * is gone, or has let this rank go, and no ring comes any more. */
+/* Read a byte for each ring; what remains rings again. Close the doorbell when the daemon has
+ * closed its end: it is gone, or has let this rank go, and no ring comes any more. */
 static void doorbell_clear(int *fd)
 {
     char rings[64];
@@ -50,7 +49,7 @@ static uint64_t say_transfer_waits(struct shoal_job *job, const struct shoal_gro
     if (oldest->say_ns != UINT64_MAX && !often) {
         char text[256];
         request_describe(oldest, group->core.number, text, sizeof(text));
-        fprintf(stderr, "shoal: rank %d waits: %s\n", job->rank, text);
+        drive_socket_say_waits(job, text);
         job->said_waiting_ns = now_ns;
     }
     oldest->say_ns = UINT64_MAX;
@@ -61,6 +60,8 @@ static uint64_t say_transfers_wait(struct shoal_job *job, uint64_t now_ns)
 {
     uint64_t again_ns = UINT64_MAX;
     const struct shoal_group *group;
+    if (job->progress.transfers[0] == 0 && job->progress.transfers[1] == 0)
+        return again_ns; /* there may be many groups */
     DL_FOREACH(job->groups, group)
     {
         uint64_t say_ns = say_transfer_waits(job, group, now_ns);

@@ -98,11 +98,10 @@ static void socket_fail_as_told(struct shoal_job *job, const struct message *mes
     drive_tell(job);
 }
 
-/* Say on stderr for whom this rank waits, as the daemon tells it when that takes long. */
-static void socket_say_waiting(const struct shoal_job *job, const struct message *message)
+void drive_socket_say_waits(const struct shoal_job *job, const char *text)
 {
     struct error waits; /* shows what a terminal would obey */
-    error_set(&waits, ERR_AGAIN, "%s", message->text);
+    error_set(&waits, ERR_AGAIN, "%s", text);
     fprintf(stderr, "shoal: rank %d waits: %s\n", job->rank, waits.text);
 }
 
@@ -129,7 +128,7 @@ void drive_socket_read(struct shoal_job *job)
             socket_fail_as_told(job, &message);
             break;
         case MESSAGE_WAITING:
-            socket_say_waiting(job, &message);
+            drive_socket_say_waits(job, message.text);
             break;
         case MESSAGE_LEFT: /* shoal_close asks for it when nobody drives any more */
         case MESSAGE_PONG:

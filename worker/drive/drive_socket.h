@@ -11,6 +11,8 @@
 void drive_socket_read(struct shoal_job *job);
 /* The daemon has given a sign of life. */
 void drive_socket_heard(struct shoal_job *job);
+/* Say on stderr for whom this rank waits. */
+void drive_socket_say_waits(const struct shoal_job *job, const char *text);
 /* Tell the daemon of job->hold, if that is due. True: the lock was let go of meanwhile. */
 bool drive_socket_say_held(struct shoal_job *job);
 /* A daemon that is stopped keeps its socket open. While somebody waits for it and it gives no sign

@@ -144,8 +144,8 @@ enum meeting_verdict meeting_turn(struct meeting *meeting, uint64_t round,
                                   const struct meeting_ask *ask, const void *const send[],
                                   void *const recv[]);
 
-/* A rank that all wait for though all have come: its turn is due, or it compares the asks or sums.
- * False: there is none. */
+/* Find a rank that all wait for though all have come: its turn is due, or it compares the asks or
+ * sums. False: there is none. */
 bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *rank);
 
 /* Whether this rank may come to one more round now, with that. */

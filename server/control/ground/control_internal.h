@@ -366,7 +366,7 @@ void admin_free(struct admin *admin);
 void admin_sample(struct control *control);
 void admin_accept_again(struct control *control);
 /* Return whether a daemon that could end is to wait for an open page, which has not yet heard how
- * the last job ended: for two seconds at most. */
+ * the last job ended: for six seconds at most. */
 bool admin_page_waits(struct control *control, uint64_t now_ns);
 /* The worker gets the status, from the loop: a round of it makes one at most, for all who wait. */
 void admin_want_status(struct control_worker *worker);

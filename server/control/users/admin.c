@@ -9,14 +9,15 @@
 #include "server/page/page.h"
 
 /* An open page asks at least so often, and a daemon that could end waits for it at most so long. */
-#define PAGE_ASKS_NS (3 * NS_PER_S)
-#define PAGE_WAIT_NS (2 * NS_PER_S)
+#define PAGE_ASKS_NS (6 * NS_PER_S) /* one that is not seen asks every five seconds */
+#define PAGE_WAIT_NS PAGE_ASKS_NS
 
 struct admin {
     struct control *control;
     struct event *status_event;
     struct control_http *http; /* NULL: no metrics */
     uint64_t page_ns;          /* when a page has last asked for all that it shows; 0: never */
+    uint64_t page_began_ns;    /* when it began to: with the status */
     uint64_t over_ns;          /* since when the daemon could end; 0: it could not */
     char headers[PAGE_HEADERS_BYTES];
     struct control_http_document documents[4];
@@ -144,10 +145,19 @@ void admin_accept_again(struct control *control)
     control_http_accept_again(control->admin->http);
 }
 
-/* A page asks for this document last, so it has all then. */
+static char *admin_page_status(struct control *control, size_t *length)
+{
+    control->admin->page_began_ns = clock_now_ns();
+    return admin_status(control, length);
+}
+
+/* A page asks for this document last. It has all then, but not the end when that came in between.
+ */
 static char *admin_why(struct control *control, size_t *length)
 {
-    control->admin->page_ns = clock_now_ns();
+    struct admin *admin = control->admin;
+    if (admin->page_began_ns >= admin->over_ns)
+        admin->page_ns = clock_now_ns();
     return control->why_document(control, length);
 }
 
@@ -197,7 +207,7 @@ static int admin_list_documents(struct admin *admin, struct error *error)
                                            .headers = admin->headers,
                                            .own_names = true};
     it[2] = (struct control_http_document){
-        .path = "/status.json", .content_type = json, .make = admin_status, .own_names = true};
+        .path = "/status.json", .content_type = json, .make = admin_page_status, .own_names = true};
     it[3] = (struct control_http_document){
         .path = "/why.json", .content_type = json, .make = admin_why, .own_names = true};
     return 0;
