@@ -220,6 +220,9 @@ def test_operations_that_there_are_not():
     refused = (shoal.InvalidError, TypeError)
     error = ranks.raises(refused, lambda: group.allreduce([torch.ones(1)], ReduceOp.PREMUL_SUM))
     assert "PREMUL_SUM" in str(error), error
+    half, sparse = dist._make_nccl_premul_sum(0.5), torch.ones(2).to_sparse()
+    error = ranks.raises(shoal.InvalidError, lambda: dist.all_reduce(sparse, op=half, group=group))
+    assert "sparse" in str(error), error
     tensor = torch.ones(1)
     dist.all_reduce(tensor, group=group)  # nobody was harmed
     assert tensor.item() == dist.get_world_size()

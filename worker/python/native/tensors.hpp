@@ -24,7 +24,8 @@ bool take_listed(const std::vector<at::Tensor> &tensors, int size);
 /* Take `count` such lists. */
 bool take_lists(const std::vector<std::vector<at::Tensor>> &lists, size_t count, int size);
 
-/* Of those that the library can reduce; of complex numbers that of their parts, which are pairs. */
+/* Return the type of a tensor that the library can reduce; for complex numbers, which are pairs,
+ * that of their parts. */
 std::optional<shoal_dtype> dtype_of(const at::Tensor &tensor);
 /* Bytes are moved of any type, as itself where possible: every rank says the same. A reduction has
  * the same count. */

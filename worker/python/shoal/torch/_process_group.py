@@ -18,8 +18,9 @@ class Options:
     """What `pg_options` of init_process_group may say; all ranks say the same.
 
     job: the name of the job, under which newcomers find it (shoal.torch.join); without one it has the name in
-    SHOAL_JOB, or one that nobody else has. reconfigurable: the group has the methods of torch.distributed._reconfigure, by which the same
-    object goes on with other ranks; torch's groups in C++ have one size for ever, so this one is in Python."""
+    SHOAL_JOB, or one that nobody else has. reconfigurable: the group has the methods of
+    torch.distributed._reconfigure, by which the same object goes on with other ranks; torch's groups in C++ have
+    one size for ever, so this one is in Python."""
 
     def __init__(self, job=None, reconfigurable=False):
         if job is not None and not (isinstance(job, str) and job):

@@ -65,7 +65,7 @@ def reduction(dtype, op):
 
 
 def without_factor(op):
-    """(the operation, None); of PREMUL_SUM, whose ranks each multiply before the sum, (SUM, the factor)."""
+    """Return (the operation, None); for PREMUL_SUM, whose ranks each multiply before the sum, (SUM, the factor)."""
     if op != ReduceOp.PREMUL_SUM:
         return op, None
     state = op.__getstate__()  # (operation, factor); of the bare name a number
@@ -79,8 +79,8 @@ def known_names():
 
 
 def movement(tensor):
-    """(element type, count) for moving a tensor's bytes: of any type, as itself where possible. A reduction has the
-    same count."""
+    """Return (element type, count) for moving a tensor's bytes: of any type, as itself where possible. A reduction has
+    the same count."""
     if tensor.dtype in DTYPES:
         return DTYPES[tensor.dtype], tensor.numel()
     if tensor.dtype in _PAIRS:

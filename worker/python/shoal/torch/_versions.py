@@ -101,7 +101,7 @@ def hide_from_dynamo(*classes):
     skip = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.SKIP)
     for method in (method for one in classes for method in vars(one).values()):
         if inspect.isfunction(method):
-            # What a decorator of torch's makes has its code in common with all that torch decorates.
+            # All methods that one decorator of torch's wraps share the wrapper's code.
             dynamo.set_code_exec_strategy(inspect.unwrap(method).__code__, skip)
 
 
