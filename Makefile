@@ -129,7 +129,7 @@ SYSTEM_TESTS := $(filter $(addprefix $(BUILD)/tests/,common/auth/% common/transp
 # These tests ask what they may do; below are the capabilities that containers give root by default.
 RIGHTS_TESTS := $(filter $(addprefix $(BUILD)/tests/,server/sandbox/% server/control/test_control_users \
     server/control/test_control_foreign e2e/attacks/test_attack_lines e2e/deployment/test_debian_root \
-    e2e/deployment/test_namespaces e2e/jobs/test_users e2e/jobs/test_step_daemon e2e/programs/test_shoald_% \
+    e2e/deployment/test_namespaces e2e/jobs/test_users e2e/programs/test_shoald_% \
     e2e/programs/test_why_link),$(TESTS))
 CONTAINER_RIGHTS := chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot \
     mknod audit_write setfcap
@@ -262,7 +262,7 @@ $(SERVER_PROGRAMS:%=$(BUILD)/bin/%): $(LIBSERVER) $(LIBCOMMON)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(LIBSERVER) $(LIBCOMMON) $(SERVER_LIBS) $(SYSTEM_LIBS)
 
 # The worker's programs use the library as anybody would.
-$(BUILD)/bin/shoalrun: $(BUILD)/obj/worker/programs/shoalrun/shoalrun.o $(LIBPROGRAMS) $(LIBCOMMON)
+$(BUILD)/bin/shoalrun: $(BUILD)/obj/worker/programs/shoalrun/shoalrun.o $(LIBPROGRAMS) $(LIBWORKER) $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(WORKER_LIBS) $(SYSTEM_LIBS)
 

@@ -92,16 +92,41 @@ torch_alone() {
     ((status == 0)) && wait_for no_daemon
 }
 
-# The same for a program of the library: munge carries the secret from node to node.
-c_alone() {
+# The launcher starts a daemon on each node, and the ranks.
+launch() {
+    run_step -N2 --ntasks-per-node=1 shoalrun -n 2 -- "$@"
+}
+
+torch_launched() {
+    local said
+    said=$(launch python3 "$examples/digits_ddp.py" --steps 10 2>&1) || {
+        printf '%s\n' "$said"
+        return 1
+    }
+    printf '%s\n' "$said" | tail -n 5
+    wait_for no_daemon
+}
+
+c_launched() {
     gcc -o /root/first /shoal/worker/examples/first.c -lshoal || return
-    sums_are_right && wait_for no_daemon
+    sums_are_right launch /root/first && wait_for no_daemon
+}
+
+# Without a daemon a program says how it is started with one, and that line is true.
+c_alone_says_the_line() {
+    local said line
+    said=$(run_step -N2 --ntasks-per-node=2 /root/first 2>&1) && return 1
+    printf '%s\n' "$said"
+    line=$(sed -n 's/.*start this program with one: srun //p' <<<"$said" | head -n 1)
+    [[ $line == '-N2 --ntasks-per-node=1 shoalrun -n 2 -- /root/first' ]] || return
+    # shellcheck disable=SC2086  # words
+    sums_are_right run_step $line && wait_for no_daemon
 }
 
 # Rank and size from Slurm, whichever daemons there are.
 sums_are_right() {
     local said
-    said=$(run_step -N2 --ntasks-per-node=2 /root/first 2>&1)
+    said=$("$@" 2>&1)
     printf '%s\n' "$said"
     [[ $(sort <<<"$said") == "$(printf 'rank %d of 4: 4 40 400 6\n' 0 1 2 3)" ]]
 }
@@ -144,24 +169,23 @@ torch_with_daemons() {
     run_step -N2 --ntasks-per-node=2 env SHOAL_SOCKET=/run/shoal/shoald.sock python3 "$examples/digits_ddp.py" --steps 10
 }
 
-# Two jobs of one allocation do not meet: each step is a job.
+# Two jobs of one allocation do not meet: each step is a job. The arguments stand before the program.
 two_steps() {
     local first=0 second=0
-    run_step -N2 --ntasks-per-node=1 --overlap /root/first &
-    run_step -N2 --ntasks-per-node=1 --overlap /root/first || second=$?
+    run_step -N2 --ntasks-per-node=1 --overlap "$@" /root/first &
+    run_step -N2 --ntasks-per-node=1 --overlap "$@" /root/first || second=$?
     wait $! || first=$?
     ((first == 0 && second == 0))
 }
 
-# A rank that is killed is named by the others.
+# A rank that is killed is named by the others. The arguments start the ranks.
 killed_is_named() {
     local said
     # shellcheck disable=SC2016  # the task's shell expands
-    said=$(run_step -N2 --ntasks-per-node=2 --kill-on-bad-exit=0 sh -c \
-        '[ $SLURM_PROCID = 3 ] && exec timeout -s KILL 3 shoalperf all_reduce -b 1M -n 100000000
+    said=$("$@" sh -c '[ ${RANK-$SLURM_PROCID} = 3 ] && exec timeout -s KILL 3 shoalperf all_reduce -b 1M -n 100000000
          exec shoalperf all_reduce -b 1M -n 100000000' 2>&1) && return 1
     printf '%s\n' "$said"
-    grep -Eq 'rank lost: rank 3 on node n(ode)?1 is gone' <<<"$said"
+    grep -Eq 'rank lost: rank 3 on node n1 is gone' <<<"$said"
 }
 
 printf '%s, %s\n' "$(slurmd -V)" "$(munge --version | head -n 1)"
@@ -170,11 +194,13 @@ check 'a configuration of Slurm with two nodes' lay_out
 check 'two nodes with networks of their own' make_nodes
 check 'controller, two nodes and munge run' start_slurm
 check 'srun of a torch script: the ranks start the daemons, which end' torch_alone
-check 'srun of a C program: the library starts the daemons, which end' c_alone
-check 'two steps at once without daemons do not meet' two_steps
-check 'a killed rank of such a step is named' killed_is_named
+check 'srun of shoalrun: it starts the daemons and a C program; they end' c_launched
+check 'srun of a C program without a daemon: the line that it says' c_alone_says_the_line
+check 'srun of shoalrun: a torch script' torch_launched
+check 'two such steps at once do not meet' two_steps shoalrun --
+check 'a killed rank of such a step is named' killed_is_named launch
 check 'a daemon on each node' start_daemons
 check 'srun of a torch script, through these' torch_with_daemons
-check 'srun of a C program, through these' sums_are_right
+check 'srun of a C program, through these' sums_are_right run_step -N2 --ntasks-per-node=2 /root/first
 check 'two steps at once do not meet' two_steps
-check 'a killed rank is named' killed_is_named
+check 'a killed rank is named' killed_is_named run_step -N2 --ntasks-per-node=2 --kill-on-bad-exit=0

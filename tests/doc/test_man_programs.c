@@ -18,7 +18,7 @@ static const struct {
     const char *name;
     const char *page;
     const char *options;    /* the file with its struct option and its getopt_long */
-    const char *sources[4]; /* where it reads and sets the environment */
+    const char *sources[7]; /* where it reads and sets the environment */
 } programs[] = {
     {"shoald",
      "shoald.8",
@@ -32,7 +32,8 @@ static const struct {
      "shoalrun.1",
      "worker/programs/shoalrun/launcher.c",
      {"worker/programs/shoalrun/shoalrun.c", "worker/programs/shoalrun/launcher.c",
-      "worker/programs/shoalrun/embedded.c"}},
+      "worker/programs/shoalrun/embedded.c", "worker/programs/shoalrun/nodes.c",
+      "worker/programs/shoalrun/nodes_address.c", "worker/programs/shoalrun/run_secret.c"}},
     {"shoalperf",
      "shoalperf.1",
      "worker/programs/shoalperf/perf_options.c",
@@ -294,7 +295,7 @@ START_TEST(test_environment)
     man_page_items(&page, "ENVIRONMENT", "Ev", &items);
     for (int i = 0; i < items.count; i++)
         man_words_split(&named, items.words[i], ", ");
-    for (int i = 0; i < 4 && programs[_i].sources[i]; i++) {
+    for (int i = 0; i < 7 && programs[_i].sources[i]; i++) {
         char *source = man_file_read(programs[_i].sources[i]);
         man_source_variables(source, &used);
         free(source);

@@ -20,7 +20,6 @@
 #include "worker/job/forking.h"
 #include "worker/job/job.h"
 #include "worker/launch/launched.h"
-#include "worker/launch/step_daemon.h"
 
 #define DEFAULT_JOB "default"
 #define DEFAULT_TIMEOUT_MS 300000
@@ -145,18 +144,20 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
 
 /* --- open and close ------------------------------------------------------------------------ */
 
-/* A step of srun whose nodes have no daemon gets one. */
-static int find_daemon(struct job_settings *settings, struct error *error)
+/* Of a process that a launcher has started which knows nothing of shoal, on a node without a
+ * daemon: which line would start both. */
+static int say_line(const struct job_settings *settings, int code, struct error *error)
 {
-    struct step_daemon daemon;
-    if (settings->socket_given)
-        return 0;
-    int code = step_daemon_find(settings->socket_path, settings->deadline_ns, &daemon, error);
-    if (code <= 0)
+    char line[LAUNCHED_LINE_BYTES];
+    struct client probe;
+    if (code != ERR_DISCONNECTED || settings->socket_given || !launched_line(line))
         return code;
-    forking_hold(daemon.member);
-    memcpy(settings->socket_path, daemon.socket_path, sizeof(settings->socket_path));
-    return 0;
+    if (client_connect(&probe, settings->socket_path, settings->deadline_ns, NULL) == 0) {
+        client_close(&probe); /* the daemon is there, and has ended the connection */
+        return code;
+    }
+    return error_set(error, code, "no daemon answers at %s; start this program with one: %s",
+                     settings->socket_path, line);
 }
 
 int shoal_open(const struct shoal_options *options, shoal_job **job)
@@ -170,9 +171,7 @@ int shoal_open(const struct shoal_options *options, shoal_job **job)
     struct shoal_job *made = NULL;
     int code = read_settings(options, &settings, &error);
     if (code == 0)
-        code = find_daemon(&settings, &error);
-    if (code == 0)
-        code = job_create(&made, &settings, &error);
+        code = say_line(&settings, job_create(&made, &settings, &error), &error);
     if (code == 0) {
         code = drive_start(made, &error);
         if (code < 0) {

@@ -17,8 +17,7 @@ static struct {
     int code; /* of registering the handlers */
     pthread_mutex_t lock;
     struct shoal_job *jobs;
-    int held; /* the process's, or -1 */
-} open_jobs = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER, .held = -1};
+} open_jobs = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void forking_before(void)
 {
@@ -58,7 +57,6 @@ static void forking_in_child(void)
         forking_close(&job->listen_fd);
         forking_close(&job->completions_fd);
     }
-    forking_close(&open_jobs.held);
     open_jobs.jobs = NULL; /* they are the parent's; the child may open its own */
     pthread_mutex_unlock(&open_jobs.lock);
 }
@@ -106,17 +104,6 @@ void forking_remove(struct shoal_job *job)
     DL_DELETE2(open_jobs.jobs, job, prev_open, next_open);
     pthread_mutex_unlock(&open_jobs.lock);
     job->open = false;
-}
-
-void forking_hold(int fd)
-{
-    pthread_mutex_lock(&open_jobs.lock);
-    int spare = open_jobs.held >= 0 ? fd : -1;
-    if (spare < 0)
-        open_jobs.held = fd;
-    pthread_mutex_unlock(&open_jobs.lock);
-    if (spare >= 0)
-        close(spare);
 }
 
 void forking_keep_memory(const void *base, uint64_t bytes)

@@ -19,9 +19,6 @@
 int forking_add(struct shoal_job *job, struct error *error);
 /* Before its descriptors are closed; does nothing for a job that was not added. */
 void forking_remove(struct shoal_job *job);
-/* Keep a descriptor until the process ends, but not a second one. After
- * forking_add of some job it is closed in a forked child, which has not asked for what it is. */
-void forking_hold(int fd);
 /* Memory that is shared with the daemon. */
 void forking_keep_memory(const void *base, uint64_t bytes);
 

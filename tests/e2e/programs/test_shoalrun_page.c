@@ -10,10 +10,12 @@
 #define ADDRESS "shoalrun: the job's page is at http://127.0.0.1:"
 
 static struct stop_file stop;
+static uint16_t nodes_port; /* where the daemons of several machines listen; 0: as they do */
 
 static void setup(void)
 {
     stop_file_create(&stop);
+    nodes_port = 0;
 }
 
 static void teardown(void)
@@ -34,7 +36,7 @@ static void expect_answer(uint16_t port, const char *path, const char *piece)
 /* The words of shoalrun before the command; and a rank that waits for the stop file. */
 static struct process *begin(const char *words)
 {
-    char line[256], variable[600];
+    char line[256], variable[600], home[600], port[32];
     const char *argv[40] = {CLUSTER_BIN "shoalrun"};
     size_t count = 1;
     char *rest = NULL;
@@ -45,7 +47,9 @@ static struct process *begin(const char *words)
                                        "sh", "-c", "until [ -e \"$STOP\" ]; do sleep 0.05; done"};
     memcpy(&argv[count], rank, sizeof(rank));
     snprintf(variable, sizeof(variable), "STOP=%s", stop.path);
-    const char *environment[] = {variable, "SHOAL_SOCKET=", NULL};
+    snprintf(home, sizeof(home), "HOME=%s", stop.directory);
+    snprintf(port, sizeof(port), "SHOAL_PORT=%u", nodes_port);
+    const char *environment[] = {variable, "SHOAL_SOCKET=", home, nodes_port ? port : NULL, NULL};
     return process_start(&(struct process_start){
         .argv = argv, .environment = environment, .directory = stop.directory});
 }
@@ -71,7 +75,8 @@ static void check_page(const char *words, const char *jobs)
     const char *said = strstr(process_errors(process), ADDRESS);
     uint16_t port = (uint16_t)strtoul(said + strlen(ADDRESS), NULL, 10);
     expect_answer(port, "/", "<!doctype html>");
-    expect_answer(port, "/status.json", "\"node\":\"node0\"");
+    expect_answer(port, "/status.json",
+                  nodes_port ? "\"node\":\"127.0.0.1\"" : "\"node\":\"node0\"");
     expect_answer(port, "/status.json", jobs);
     stop_file_raise(&stop);
     ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 0);
@@ -108,6 +113,20 @@ START_TEST(test_a_given_port)
 }
 END_TEST
 
+/* All are started by one line: the first machine's shoalrun alone says where the page is, and the
+ * page shows the others. */
+START_TEST(test_of_several_machines)
+{
+    nodes_port = cluster_free_port();
+    struct process *other = begin("--page --hosts 127.0.0.1,127.0.0.2 --node-rank 1");
+    check_page("--page --hosts 127.0.0.1,127.0.0.2 --node-rank 0", "\"name\":\"127.0.0.2\"");
+    stop_file_raise(&stop);
+    ck_assert_msg(process_wait(other, CLUSTER_PATIENCE_MS) == 0, "%s", process_errors(other));
+    ck_assert_ptr_null(strstr(process_errors(other), "page"));
+    process_free(other);
+}
+END_TEST
+
 /* An error says who has no page; and of a daemon that cannot start, why. */
 START_TEST(test_there_is_none)
 {
@@ -137,6 +156,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_it_works);
     tcase_add_test(tests, test_a_given_port);
+    tcase_add_test(tests, test_of_several_machines);
     tcase_add_test(tests, test_there_is_none);
     suite_add_tcase(suite, tests);
     return suite_main(suite);

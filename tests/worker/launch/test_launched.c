@@ -1,4 +1,5 @@
 /* What launchers say of a process, by the variables that they set. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +22,19 @@ static void setup(void)
                                         "SLURM_PROCID",
                                         "SLURM_LOCALID",
                                         "SLURM_NTASKS",
-                                        "SLURM_STEP_NUM_TASKS"};
+                                        "SLURM_STEP_NUM_TASKS",
+                                        "SLURM_STEP_TASKS_PER_NODE",
+                                        "SLURM_STEP_NODELIST",
+                                        "SLURM_GPUS_ON_NODE",
+                                        "SLURM_RESTART_COUNT",
+                                        "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                        "MPI_LOCALNRANKS",
+                                        "SM_HOSTS",
+                                        "SM_CURRENT_HOST",
+                                        "SM_NUM_GPUS",
+                                        "TRAINING_JOB_NAME",
+                                        "JOB_COMPLETION_INDEX",
+                                        "SHOAL_JOB"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         unsetenv(names[i]);
 }
@@ -100,6 +113,94 @@ START_TEST(test_pmi)
 }
 END_TEST
 
+/* A step that is begun anew is another run. */
+START_TEST(test_a_step_begun_anew)
+{
+    slurm_set();
+    setenv("SLURM_RESTART_COUNT", "2", 1);
+    expect("SLURM_NTASKS", "SLURM_PROCID", NULL, "slurm-4711-0-2");
+}
+END_TEST
+
+/* srun --mpi=pmi2 says the same twice, and Slurm's says more. Under another launcher inside of a
+ * step the numbers differ, and the step is not the job. */
+START_TEST(test_srun_with_pmi)
+{
+    struct launched launched;
+    slurm_set();
+    setenv("SLURM_STEP_NODELIST", "n[1-2]", 1);
+    setenv("PMI_SIZE", "8", 1);
+    setenv("PMI_RANK", "3", 1);
+    launched_read(&launched);
+    ck_assert_str_eq(launched.launcher, "srun");
+    ck_assert_str_eq(launched.hosts, "SLURM_STEP_NODELIST");
+    setenv("PMI_RANK", "4", 1);
+    launched_read(&launched);
+    ck_assert_str_eq(launched.launcher, "mpiexec");
+    ck_assert_ptr_null(launched.hosts);
+}
+END_TEST
+
+/* These start one process on a node, which is no rank. */
+START_TEST(test_launchers_of_nodes)
+{
+    struct launched launched;
+    setenv("SM_HOSTS", "[\"algo-1\",\"algo-2\"]", 1);
+    setenv("SM_CURRENT_HOST", "algo-2", 1);
+    setenv("SM_NUM_GPUS", "8", 1);
+    setenv("TRAINING_JOB_NAME", "train-7", 1);
+    expect(NULL, NULL, NULL, "");
+    launched_read_node(&launched);
+    ck_assert_str_eq(launched.launcher, "SageMaker");
+    ck_assert_str_eq(launched.hosts, "SM_HOSTS");
+    ck_assert_str_eq(launched.own_host, "SM_CURRENT_HOST");
+    ck_assert_str_eq(launched.ranks, "SM_NUM_GPUS");
+    ck_assert_str_eq(launched.job, "train-7");
+    unsetenv("SM_HOSTS");
+    setenv("JOB_COMPLETION_INDEX", "1", 1);
+    setenv("SHOAL_JOB", "uid", 1);
+    expect(NULL, NULL, NULL, "");
+    launched_read_node(&launched);
+    ck_assert_str_eq(launched.rank, "JOB_COMPLETION_INDEX");
+    ck_assert_str_eq(launched.job, "uid");
+}
+END_TEST
+
+/* What a program says which has no daemon: the line for the nodes and ranks that it was given. */
+START_TEST(test_lines)
+{
+    static const struct {
+        const char *variables[4]; /* NAME=VALUE */
+        const char *line;
+    } rows[] = {
+        {{NULL}, ""},
+        {{"SLURM_STEP_ID=0", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=8",
+          "SLURM_STEP_TASKS_PER_NODE=4(x2)"},
+         "srun -N2 --ntasks-per-node=1 shoalrun -n 4 -- "},
+        {{"OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=4"}, "shoalrun -n 4 -- "},
+        {{"OMPI_COMM_WORLD_SIZE=6", "OMPI_COMM_WORLD_LOCAL_SIZE=2"},
+         "mpirun -n 3 --map-by ppr:1:node shoalrun --hosts HOST,... -n 2 -- "},
+        {{"PMI_SIZE=2", "MPI_LOCALNRANKS=1"},
+         "mpiexec -n 2 -ppn 1 shoalrun --hosts HOST,... -n 1 -- "},
+        {{"SLURM_STEP_ID=4294967291", "SLURM_PROCID=0", "SLURM_NTASKS=8"}, ""},
+        {{"PMI_SIZE=x"}, ""},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char line[LAUNCHED_LINE_BYTES], name[64];
+        setup();
+        for (size_t j = 0; j < 4 && rows[i].variables[j]; j++) {
+            const char *text = rows[i].variables[j], *value = strchr(text, '=');
+            snprintf(name, sizeof(name), "%.*s", (int)(value - text), text);
+            setenv(name, value + 1, 1);
+        }
+        ck_assert_int_eq(launched_line(line), rows[i].line[0] != 0);
+        ck_assert_msg(strncmp(line, rows[i].line, strlen(rows[i].line)) == 0, "%s", line);
+        /* Behind it stands this program. */
+        ck_assert_msg(!rows[i].line[0] || strstr(line, "test_launched"), "%s", line);
+    }
+}
+END_TEST
+
 /* The end of a long name is kept: there runs differ. */
 START_TEST(test_a_long_name)
 {
@@ -125,6 +226,10 @@ int main(void)
     tcase_add_test(core, test_the_script_of_sbatch);
     tcase_add_test(core, test_open_mpi_goes_first);
     tcase_add_test(core, test_pmi);
+    tcase_add_test(core, test_a_step_begun_anew);
+    tcase_add_test(core, test_srun_with_pmi);
+    tcase_add_test(core, test_launchers_of_nodes);
+    tcase_add_test(core, test_lines);
     tcase_add_test(core, test_a_long_name);
     suite_add_tcase(suite, core);
     return suite_main(suite);

@@ -1,48 +1,69 @@
 #include "worker/programs/shoalrun/embedded.h"
 
-#include <dirent.h>
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "common/base/env.h"
 #include "common/config/config.h"
-#include "worker/programs/shoalrun/page.h"
-#include "worker/programs/step/fresh_secret.h"
 
 #define EXTRA_BYTES_MAX (1u << 20)
 #define LOG_TAIL_BYTES 4096
-#define FOLDER_NAME "shoalrun-XXXXXX"
-#define LOCK_BYTES 80
 
-static int embedded_tcp_listen(struct embedded_daemon *daemon, struct error *error)
+/* The address as the system has it, at a port; its length, or 0 when it is no number. */
+static socklen_t embedded_address(const char *host, uint16_t port, struct sockaddr_storage *address)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                  .sin_port = htons(daemon->port)};
-    socklen_t bytes = sizeof(address);
+    struct sockaddr_in *four = (struct sockaddr_in *)address;
+    struct sockaddr_in6 *six = (struct sockaddr_in6 *)address;
+    *address = (struct sockaddr_storage){0};
+    if (inet_pton(AF_INET, host, &four->sin_addr) == 1) {
+        four->sin_family = AF_INET;
+        four->sin_port = htons(port);
+        return sizeof(*four);
+    }
+    if (inet_pton(AF_INET6, host, &six->sin6_addr) != 1)
+        return 0;
+    six->sin6_family = AF_INET6;
+    six->sin6_port = htons(port);
+    return sizeof(*six);
+}
+
+static int embedded_tcp_listen(const struct embedded *embedded, struct embedded_daemon *daemon,
+                               struct error *error)
+{
+    const char *host = embedded->config.listen ? embedded->config.listen : "127.0.0.1";
+    struct sockaddr_storage address;
+    socklen_t bytes = embedded_address(host, *daemon->port, &address);
+    if (bytes == 0)
+        return error_set(error, ERR_INVALID, "\"%s\" is no address to listen on", host);
     /* Connections of a daemon that has ended may not be forgotten yet when the next one gets its
      * port. They are of that mind if their listener was; a new port must be nobody else's. */
-    int again = daemon->port != 0, always = 1;
-    daemon->tcp_socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (daemon->tcp_socket < 0 ||
-        setsockopt(daemon->tcp_socket, SOL_SOCKET, SO_REUSEADDR, &again, sizeof(again)) ||
-        bind(daemon->tcp_socket, (struct sockaddr *)&address, sizeof(address)) ||
-        listen(daemon->tcp_socket, SOMAXCONN) ||
-        setsockopt(daemon->tcp_socket, SOL_SOCKET, SO_REUSEADDR, &always, sizeof(always)) ||
-        getsockname(daemon->tcp_socket, (struct sockaddr *)&address, &bytes))
-        return error_set_errno(error, errno, "cannot listen on 127.0.0.1:%u", daemon->port);
-    daemon->port = ntohs(address.sin_port);
+    int again = *daemon->port != 0, always = 1, only = 0;
+    int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    daemon->tcp_socket = fd;
+    if (address.ss_family == AF_INET6 && fd >= 0)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only));
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &again, sizeof(again)) ||
+        bind(fd, (struct sockaddr *)&address, bytes) || listen(fd, SOMAXCONN) ||
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &always, sizeof(always)) ||
+        getsockname(fd, (struct sockaddr *)&address, &bytes))
+        return errno == EADDRINUSE && embedded->config.hosts
+                   ? error_set(error, ERR_REFUSED,
+                               "port %u of this node is taken, by another run of this mark (%s) or "
+                               "another program: SHOAL_PORT names another port, the same on all "
+                               "nodes",
+                               *daemon->port, embedded->config.mark)
+                   : error_set_errno(error, errno, "cannot listen on %s, port %u", host,
+                                     *daemon->port);
+    /* At the same place in both families. */
+    *daemon->port = ntohs(((struct sockaddr_in *)&address)->sin_port);
     return 0;
 }
 
@@ -55,22 +76,6 @@ static int embedded_unix_listen(struct embedded_daemon *daemon, struct error *er
         bind(daemon->unix_socket, (struct sockaddr *)&address, sizeof(address)) ||
         listen(daemon->unix_socket, SOMAXCONN))
         return error_set_errno(error, errno, "cannot listen on %s", daemon->socket_path);
-    return 0;
-}
-
-static int embedded_file_write(const char *path, const char *text, struct error *error)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return error_set_errno(error, errno, "cannot create %s", path);
-    FILE *file = fdopen(fd, "w");
-    if (!file) {
-        close(fd);
-        return error_set(error, ERR_MEMORY, "out of memory");
-    }
-    bool wrong = fputs(text, file) < 0;
-    if (fclose(file) || wrong)
-        return error_set_errno(error, errno, "cannot write %s", path);
     return 0;
 }
 
@@ -96,95 +101,41 @@ static int embedded_file_read(const char *path, char **text, struct error *error
     return result;
 }
 
-/* The file in a folder that shoalrun and its daemons hold a lock on for as long as one of them
- * lives. Locks of another machine may not be seen, so each has a name of its own. */
-static void lock_name(char name[LOCK_BYTES])
+void embedded_init(struct embedded *embedded)
 {
-    struct utsname machine = {.nodename = ""};
-    uname(&machine);
-    snprintf(name, LOCK_BYTES, "lock.%.64s", machine.nodename);
+    *embedded = (struct embedded){.alive_read = -1, .alive_write = -1, .page = -1};
 }
 
-/* The file has its name only once it is locked. -1: no lock, and nobody removes the folder later.
- */
-static int lock_make(const char *directory)
+int embedded_listen(struct embedded *embedded, const struct folder *folder,
+                    const struct launch_config *config, uint32_t first, uint32_t count,
+                    struct error *error)
 {
-    char name[LOCK_BYTES], path[192], unlocked[192];
-    lock_name(name);
-    snprintf(path, sizeof(path), "%s/%s", directory, name);
-    snprintf(unlocked, sizeof(unlocked), "%s/lock", directory);
-    int fd = open(unlocked, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) || rename(unlocked, path))) {
-        close(fd);
-        fd = -1;
-    }
-    return fd;
-}
-
-/* Remove the files in a folder of this user's that nobody holds the lock of any more, and then the
- * folder. Of several who do so at once, the one that has removed the lock's file removes it. */
-static void folder_remove_stale(int parent, const char *name, const char *lock)
-{
-    struct stat status;
-    int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (folder < 0)
-        return;
-    bool own = fstat(folder, &status) == 0 && status.st_uid == geteuid();
-    int fd = own ? openat(folder, lock, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
-    DIR *entries = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 ? fdopendir(folder) : NULL;
-    for (struct dirent *entry; entries && (entry = readdir(entries));)
-        if (strcmp(entry->d_name, lock) != 0)
-            unlinkat(folder, entry->d_name, 0); /* not "." and ".." */
-    if (entries && unlinkat(folder, lock, 0) == 0)
-        unlinkat(parent, name, AT_REMOVEDIR);
-    if (fd >= 0)
-        close(fd);
-    if (entries)
-        closedir(entries);
-    else
-        close(folder);
-}
-
-/* What runs that were killed have left. */
-static void folders_remove_stale(const char *parent)
-{
-    char lock[LOCK_BYTES];
-    lock_name(lock);
-    DIR *entries = opendir(parent);
-    for (struct dirent *entry; entries && (entry = readdir(entries));)
-        if (strlen(entry->d_name) == strlen(FOLDER_NAME) &&
-            strncmp(entry->d_name, FOLDER_NAME, strcspn(FOLDER_NAME, "X")) == 0)
-            folder_remove_stale(dirfd(entries), entry->d_name, lock);
-    if (entries)
-        closedir(entries);
-}
-
-static int directory_make(struct embedded *embedded, const char *parent, struct error *error)
-{
-    char path[sizeof(embedded->directory)];
-    int length = snprintf(path, sizeof(path), "%s/" FOLDER_NAME, parent);
-    if (length >= (int)sizeof(path) - 16) /* the sockets' names must fit behind it */
-        return error_set(error, ERR_INVALID,
-                         "%s is too long for the sockets of daemons; set TMPDIR", parent);
-    if (!mkdtemp(path)) /* mode 0700 */
-        return error_set_errno(error, errno, "cannot make a folder in %s", parent);
-    memcpy(embedded->directory, path, sizeof(path));
-    embedded->lock = lock_make(path);
-    return 0;
-}
-
-static int daemons_listen(struct embedded *embedded, uint32_t worker_nodes, struct error *error)
-{
-    for (uint32_t i = 0; i < embedded->count; i++) {
+    uint32_t all = config->worker_nodes + config->cpu_nodes;
+    embedded->folder = folder;
+    embedded->config = *config;
+    embedded->first = first;
+    embedded->daemons = calloc(count, sizeof(*embedded->daemons));
+    embedded->ports = calloc(all, sizeof(*embedded->ports));
+    if (!embedded->daemons || !embedded->ports)
+        return error_set(error, ERR_MEMORY, "out of memory");
+    if (config->ports)
+        memcpy(embedded->ports, config->ports, all * sizeof(*embedded->ports));
+    embedded->config.ports = embedded->ports;
+    embedded->count = count;
+    for (uint32_t i = 0; i < count; i++)
+        embedded->daemons[i].unix_socket = embedded->daemons[i].tcp_socket = -1;
+    for (uint32_t i = 0; i < count; i++) {
         struct embedded_daemon *daemon = &embedded->daemons[i];
-        launch_node_name(daemon->name, worker_nodes, i);
-        snprintf(daemon->socket_path, sizeof(daemon->socket_path), "%s/%.8s.sock",
-                 embedded->directory, daemon->name);
-        snprintf(daemon->config_path, sizeof(daemon->config_path), "%s/%.8s.json",
-                 embedded->directory, daemon->name);
-        snprintf(daemon->log_path, sizeof(daemon->log_path), "%s/%.8s.log", embedded->directory,
-                 daemon->name);
-        int result = embedded_tcp_listen(daemon, error);
+        char file[LAUNCH_JOB_BYTES];
+        launch_node_name(file, config->worker_nodes, first + i);
+        launch_config_name(config, first + i, daemon->name);
+        daemon->port = &embedded->ports[first + i];
+        snprintf(daemon->socket_path, sizeof(daemon->socket_path), "%s/%.10s.sock", folder->path,
+                 file);
+        snprintf(daemon->config_path, sizeof(daemon->config_path), "%s/%.10s.json", folder->path,
+                 file);
+        snprintf(daemon->log_path, sizeof(daemon->log_path), "%s/%.10s.log", folder->path, file);
+        int result = embedded_tcp_listen(embedded, daemon, error);
         if (result == 0)
             result = embedded_unix_listen(daemon, error);
         if (result)
@@ -193,88 +144,50 @@ static int daemons_listen(struct embedded *embedded, uint32_t worker_nodes, stru
     return 0;
 }
 
-static int secret_write(const char *path, struct error *error)
+/* What the workers may pin, whose daemons these are, is theirs to say. */
+static int pinned_read(uint64_t *bytes, struct error *error)
 {
-    char secret[FRESH_SECRET_BYTES];
-    int result = fresh_secret(secret, error);
-    return result ? result : embedded_file_write(path, secret, error);
-}
-
-static int configs_write(struct embedded *embedded, const struct launch_options *options,
-                         const char *extra, struct error *error)
-{
-    uint16_t ports[LAUNCH_NODES_MAX], page_port = 0;
-    char secret_path[sizeof(embedded->directory) + 16];
-    long long pinned_bytes;
-    /* What the workers may pin, whose daemons these are, is theirs to say. */
-    int read =
+    long long pinned_bytes = 0;
+    int code =
         env_integer("SHOAL_PINNED_BYTES", 1, SHOAL_PINNED_BYTES_MAX, 0, &pinned_bytes, error);
-    if (read < 0)
-        return read;
     if (pinned_bytes > 0 && pinned_bytes < CONFIG_LEAST_PINNED_BYTES)
         pinned_bytes = CONFIG_LEAST_PINNED_BYTES;
-    snprintf(secret_path, sizeof(secret_path), "%s/secret", embedded->directory);
-    int written = secret_write(secret_path, error);
-    if (written == 0 && options->page)
-        written = page_reserve(&embedded->page, &page_port, error);
-    if (written < 0)
-        return written;
-    for (uint32_t i = 0; i < embedded->count; i++)
-        ports[i] = embedded->daemons[i].port;
-    struct launch_config config = {
-        .worker_nodes = embedded->count - options->cpu_nodes,
-        .cpu_nodes = options->cpu_nodes,
-        .ports = ports,
-        .provider = options->provider,
-        .pinned_bytes = (uint64_t)pinned_bytes,
-        .page_port = page_port,
-        .secret_path = secret_path,
-        .extra = extra,
-        .extra_name = options->config_path,
-    };
-    for (uint32_t i = 0; i < embedded->count; i++) {
-        char *text;
-        int result = launch_config_text(&config, i, embedded->daemons[i].socket_path, &text, error);
-        if (result)
-            return result;
-        result = embedded_file_write(embedded->daemons[i].config_path, text, error);
-        embedded->recovers = launch_config_recovers(text);
-        free(text);
-        if (result)
-            return result;
-    }
-    return 0;
+    *bytes = (uint64_t)pinned_bytes;
+    return code;
 }
 
-int embedded_prepare(struct embedded *embedded, const struct launch_options *options,
-                     const char *parent, struct error *error)
+static int config_write(struct embedded *embedded, const struct launch_config *config, uint32_t i,
+                        struct error *error)
 {
-    uint32_t worker_nodes = options->nodes ? options->nodes : 1;
-    *embedded = (struct embedded){.alive_read = -1, .alive_write = -1, .page = -1, .lock = -1};
-    uint32_t count = worker_nodes + options->cpu_nodes;
-    embedded->daemons = calloc(count, sizeof(*embedded->daemons));
-    if (!embedded->daemons)
-        return error_set(error, ERR_MEMORY, "out of memory");
-    embedded->count = count;
-    for (uint32_t i = 0; i < count; i++)
-        embedded->daemons[i].unix_socket = embedded->daemons[i].tcp_socket = -1;
+    const struct embedded_daemon *daemon = &embedded->daemons[i];
+    char *text;
+    int result = launch_config_text(config, embedded->first + i, daemon->socket_path, &text, error);
+    if (result)
+        return result;
+    result = folder_write(embedded->folder, strrchr(daemon->config_path, '/') + 1, text, error);
+    embedded->recovers = launch_config_recovers(text);
+    free(text);
+    return result;
+}
+
+int embedded_configure(struct embedded *embedded, const char *secret, const char *extra_path,
+                       struct error *error)
+{
+    char secret_path[FOLDER_BYTES + 16];
     char *extra = NULL;
-    int result = options->config_path ? embedded_file_read(options->config_path, &extra, error) : 0;
-    folders_remove_stale(parent);
+    struct launch_config config = embedded->config;
+    int result = extra_path ? embedded_file_read(extra_path, &extra, error) : 0;
     if (result == 0)
-        result = directory_make(embedded, parent, error);
+        result = pinned_read(&config.pinned_bytes, error);
     if (result == 0)
-        result = daemons_listen(embedded, worker_nodes, error);
-    if (result == 0)
-        result = configs_write(embedded, options, extra, error);
+        result = folder_write(embedded->folder, "secret", secret, error);
+    snprintf(secret_path, sizeof(secret_path), "%s/secret", embedded->folder->path);
+    config.secret_path = secret_path;
+    config.extra = extra;
+    config.extra_name = extra_path;
+    for (uint32_t i = 0; result == 0 && i < embedded->count; i++)
+        result = config_write(embedded, &config, i, error);
     free(extra);
-    int alive[2];
-    if (result == 0 && pipe2(alive, O_CLOEXEC))
-        result = error_set_errno(error, errno, "cannot open a pipe");
-    else if (result == 0) {
-        embedded->alive_read = alive[0];
-        embedded->alive_write = alive[1];
-    }
     return result;
 }
 
@@ -315,7 +228,8 @@ static int embedded_daemon_start(struct embedded *embedded, struct embedded_daem
     int result = 0;
     if (input < 0 || (!verbose && log < 0))
         result = error_set_errno(error, errno, "cannot open the log of %s", daemon->name);
-    int kept[] = {daemon->tcp_socket, daemon->unix_socket, embedded->alive_read, embedded->lock};
+    int lock = embedded->folder->lock;
+    int kept[] = {daemon->tcp_socket, daemon->unix_socket, embedded->alive_read, lock};
     struct child_start start = {
         .program = program,
         .argv = argv,
@@ -323,7 +237,8 @@ static int embedded_daemon_start(struct embedded *embedded, struct embedded_daem
         .input = input,
         .output = verbose ? STDERR_FILENO : log,
         .inherited = kept,
-        .inherited_count = embedded->lock >= 0 ? 4 : 3,
+        .inherited_count = lock >= 0 ? 4 : 3,
+        .is_own = true,
         .own_group = true,
     };
     if (result == 0)
@@ -366,7 +281,7 @@ int embedded_restart(struct embedded *embedded, uint32_t i, struct supervisor *s
 {
     struct embedded_daemon *daemon = &embedded->daemons[i];
     unlink(daemon->socket_path);
-    int result = embedded_tcp_listen(daemon, error);
+    int result = embedded_tcp_listen(embedded, daemon, error);
     if (result == 0)
         result = embedded_unix_listen(daemon, error);
     if (result == 0)
@@ -398,12 +313,6 @@ void embedded_print_logs(const struct embedded *embedded)
     }
 }
 
-static int entry_remove(const char *path, const struct stat *status, int type, struct FTW *level)
-{
-    (void)status, (void)type, (void)level;
-    return remove(path);
-}
-
 void embedded_clear(struct embedded *embedded)
 {
     for (uint32_t i = 0; i < embedded->count; i++)
@@ -412,12 +321,9 @@ void embedded_clear(struct embedded *embedded)
         close(embedded->alive_read);
     if (embedded->alive_write >= 0)
         close(embedded->alive_write);
-    if (embedded->directory[0])
-        nftw(embedded->directory, entry_remove, 8, FTW_DEPTH | FTW_PHYS);
     if (embedded->page >= 0)
         close(embedded->page);
-    if (embedded->lock >= 0)
-        close(embedded->lock);
     free(embedded->daemons);
-    *embedded = (struct embedded){.alive_read = -1, .alive_write = -1, .page = -1, .lock = -1};
+    free(embedded->ports);
+    embedded_init(embedded);
 }

@@ -12,12 +12,17 @@
 
 const char *launch_usage(void)
 {
-    return "usage: shoalrun [OPTION]... -n RANKS [--] COMMAND [ARGUMENT]...\n"
+    return "usage: shoalrun [OPTION]... [-n RANKS] [--] COMMAND [ARGUMENT]...\n"
            "Start the ranks of a job on this machine, and the daemons that they need when\n"
-           "none is running.\n"
+           "none is running. For several machines it is started once on each, as by\n"
+           "  srun --ntasks-per-node=1 shoalrun -n RANKS -- COMMAND\n"
            "\n"
            "Options:\n"
-           "  -n RANKS                  ranks on each node\n"
+           "  -n RANKS                  ranks on each node (default: as many as it has GPUs\n"
+           "                            for the job, by Slurm or SageMaker, else 1)\n"
+           "  --hosts LIST              the machines of the job, where the launcher does not\n"
+           "                            say which; gpu[01-16] stands for 16\n"
+           "  --node-rank N             which of them this is, counted from 0\n"
            "  --nodes N                 start N daemons, as N nodes of this machine\n"
            "  --cpu-nodes K             and K daemons without ranks, which own shards\n"
            "  --job NAME                name of the job (default: one that no other run has)\n"
@@ -32,8 +37,8 @@ const char *launch_usage(void)
            "                            from there to SIGKILL (default 10)\n"
            "  --tag-output              put the rank before every line of output\n"
            "  --verbose                 show the logs of the started daemons\n"
-           "  --step-daemon FOLDER      start this node's daemon for a step of srun; the\n"
-           "                            library asks for it, with no other option\n"
+           "  --serve ADDRESS           only serve a daemon, for ranks that others have\n"
+           "                            started; the Python package asks for it\n"
            "  -h, --help                print this text, and end\n"
            "  --version                 print the version, and end\n"
            "\n"
@@ -76,7 +81,9 @@ enum {
     OPTION_GRACE,
     OPTION_VERBOSE,
     OPTION_TAG_OUTPUT,
-    OPTION_STEP_DAEMON,
+    OPTION_HOSTS,
+    OPTION_NODE_RANK,
+    OPTION_SERVE,
     OPTION_VERSION,
 };
 
@@ -93,7 +100,9 @@ static const struct option launcher_long_options[] = {
     {"grace", required_argument, NULL, OPTION_GRACE},
     {"verbose", no_argument, NULL, OPTION_VERBOSE},
     {"tag-output", no_argument, NULL, OPTION_TAG_OUTPUT},
-    {"step-daemon", required_argument, NULL, OPTION_STEP_DAEMON},
+    {"hosts", required_argument, NULL, OPTION_HOSTS},
+    {"node-rank", required_argument, NULL, OPTION_NODE_RANK},
+    {"serve", required_argument, NULL, OPTION_SERVE},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, OPTION_VERSION},
     {NULL, 0, NULL, 0},
@@ -109,6 +118,12 @@ static int launcher_take_option(struct launch_options *options, int option, char
         return parse_count("--nodes", optarg, 1, LAUNCH_NODES_MAX, &options->nodes, error);
     case OPTION_CPU_NODES:
         return parse_count("--cpu-nodes", optarg, 0, LAUNCH_NODES_MAX, &options->cpu_nodes, error);
+    case OPTION_NODE_RANK: {
+        int result = parse_count("--node-rank", optarg, 0, LAUNCH_MACHINES_MAX - 1,
+                                 &options->node_rank_plus_1, error);
+        options->node_rank_plus_1 += result == 0;
+        return result;
+    }
     case OPTION_TIMEOUT:
         return parse_count("--timeout", optarg, 1, INT_MAX / 1000, &options->timeout_s, error);
     case OPTION_GRACE:
@@ -142,8 +157,11 @@ static int launcher_take_option(struct launch_options *options, int option, char
     case OPTION_TAG_OUTPUT:
         options->tag_output = true;
         return 0;
-    case OPTION_STEP_DAEMON:
-        options->step_folder = optarg;
+    case OPTION_HOSTS:
+        options->hosts = optarg;
+        return 0;
+    case OPTION_SERVE:
+        options->serve = optarg;
         return 0;
     case 'h':
         options->help = true;
@@ -160,10 +178,11 @@ static int launcher_take_option(struct launch_options *options, int option, char
 
 static int launcher_options_check(const struct launch_options *options, struct error *error)
 {
-    if (options->ranks_per_node == 0)
-        return error_set(error, ERR_INVALID, "-n RANKS_PER_NODE is missing");
     if (!options->command[0])
         return error_set(error, ERR_INVALID, "the command to run is missing");
+    if (options->hosts && (options->nodes || options->cpu_nodes))
+        return error_set(error, ERR_INVALID,
+                         "--hosts names machines; --nodes and --cpu-nodes make nodes of this one");
     if (options->socket_path && (options->nodes || options->cpu_nodes || options->provider ||
                                  options->config_path || options->verbose))
         return error_set(error, ERR_INVALID,
@@ -191,7 +210,7 @@ int launch_options_parse(int argc, char **argv, struct launch_options *options, 
             return result;
     }
     parsed.command = argv + optind;
-    if (!parsed.help && !parsed.version && !parsed.step_folder) {
+    if (!parsed.help && !parsed.version && !parsed.serve) {
         int result = launcher_options_check(&parsed, error);
         if (result)
             return result;
@@ -218,19 +237,24 @@ enum launch_mode launch_mode(const struct launch_options *options, const char *s
     return LAUNCH_IF_ANSWERS;
 }
 
-uint32_t launch_world_size(const struct launch_options *options)
+uint32_t launch_local_count(const struct launch_options *options)
 {
     return (options->nodes ? options->nodes : 1) * options->ranks_per_node;
 }
 
-struct launch_worker launch_worker(const struct launch_options *options, uint32_t rank)
+uint32_t launch_world_size(const struct launch_options *options)
+{
+    return (options->machines ? options->machines : 1) * launch_local_count(options);
+}
+
+struct launch_worker launch_worker(const struct launch_options *options, uint32_t index)
 {
     return (struct launch_worker){
-        .rank = rank,
+        .rank = options->machine * launch_local_count(options) + index,
         .world_size = launch_world_size(options),
-        .local_rank = rank % options->ranks_per_node,
+        .local_rank = index % options->ranks_per_node,
         .local_world_size = options->ranks_per_node,
-        .node = rank / options->ranks_per_node,
+        .node = index / options->ranks_per_node,
     };
 }
 
@@ -283,23 +307,35 @@ static char **environment_with(char *const *inherited, const struct variable *ad
 }
 
 char **launch_worker_environment(char *const *inherited, const struct launch_worker *worker,
-                                 const char *job, const char *socket_path, const char *in_place_of)
+                                 const struct launch_told *told)
 {
-    struct variable added[] = {
+    struct variable added[10] = {
         {.name = "RANK"},       {.name = "WORLD_SIZE"},
         {.name = "LOCAL_RANK"}, {.name = "LOCAL_WORLD_SIZE"},
         {.name = "SHOAL_JOB"},  {.name = "SHOAL_SOCKET"},
-        {.name = "SHOAL_AS"},
+        {.name = "SHOAL_RUN"},
     };
     const uint32_t numbers[] = {worker->rank, worker->world_size, worker->local_rank,
                                 worker->local_world_size};
+    const char *texts[] = {told->job, told->socket_path, told->folder};
+    size_t count = 7;
     for (size_t i = 0; i < 4; i++)
         snprintf(added[i].value, sizeof(added[i].value), "%u", numbers[i]);
-    snprintf(added[4].value, sizeof(added[4].value), "%s", job);
-    snprintf(added[5].value, sizeof(added[5].value), "%s", socket_path);
-    if (in_place_of)
-        snprintf(added[6].value, sizeof(added[6].value), "%s", in_place_of);
-    return environment_with(inherited, added, in_place_of ? 7 : 6);
+    for (size_t i = 0; i < 3; i++)
+        snprintf(added[4 + i].value, sizeof(added[4 + i].value), "%s", texts[i]);
+    if (told->in_place_of) {
+        added[count].name = "SHOAL_AS";
+        snprintf(added[count++].value, PATH_MAX, "%s", told->in_place_of);
+    }
+    if (told->master && !launch_variable(inherited, "MASTER_ADDR")) {
+        added[count].name = "MASTER_ADDR";
+        snprintf(added[count++].value, PATH_MAX, "%s", told->master);
+    }
+    if (told->master && !launch_variable(inherited, "MASTER_PORT")) {
+        added[count].name = "MASTER_PORT";
+        snprintf(added[count++].value, PATH_MAX, "%u", told->master_port);
+    }
+    return environment_with(inherited, added, count);
 }
 
 char **launch_daemon_environment(char *const *inherited)

@@ -12,6 +12,17 @@
 #define HEARTBEAT_MS 500u /* the daemon's default, and its peer_ms in heartbeats */
 #define PEER_HEARTBEATS 6
 
+#define ARENA_BYTES (UINT64_C(1) << 40) /* more than workers ask for by themselves */
+
+void launch_config_name(const struct launch_config *config, uint32_t node,
+                        char name[LAUNCH_JOB_BYTES])
+{
+    if (config->hosts)
+        snprintf(name, LAUNCH_JOB_BYTES, "%s", config->hosts[node].name);
+    else
+        launch_node_name(name, config->worker_nodes, node);
+}
+
 static json_t *roster_build(const struct launch_config *config)
 {
     uint32_t worker_weight, cpu_weight;
@@ -19,9 +30,11 @@ static json_t *roster_build(const struct launch_config *config)
     json_t *servers = json_array();
     for (uint32_t i = 0; servers && i < config->worker_nodes + config->cpu_nodes; i++) {
         char name[LAUNCH_JOB_BYTES];
-        launch_node_name(name, config->worker_nodes, i);
-        char address[32];
-        snprintf(address, sizeof(address), "127.0.0.1:%u", config->ports[i]);
+        launch_config_name(config, i, name);
+        const char *host = config->hosts ? config->hosts[i].address : "127.0.0.1";
+        char address[LAUNCH_HOST_BYTES + 16];
+        snprintf(address, sizeof(address), strchr(host, ':') ? "[%s]:%u" : "%s:%u", host,
+                 config->ports[i]);
         json_t *server = json_pack("{s:s, s:s, s:i}", "name", name, "address", address, "weight",
                                    (int)(i < config->worker_nodes ? worker_weight : cpu_weight));
         if (json_array_append_new(servers, server)) {
@@ -38,7 +51,7 @@ static json_t *roster_build(const struct launch_config *config)
 static json_t *timeouts_build(const struct launch_config *config)
 {
     uint32_t nodes = config->worker_nodes + config->cpu_nodes;
-    if (nodes <= HEARTBEAT_NODES)
+    if (nodes <= HEARTBEAT_NODES || config->hosts)
         return NULL;
     int heartbeat_ms = (int)(HEARTBEAT_MS * nodes * nodes / (HEARTBEAT_NODES * HEARTBEAT_NODES));
     return json_pack("{s:i, s:i}", "heartbeat_ms", heartbeat_ms, "peer_ms",
@@ -49,28 +62,26 @@ static json_t *config_build(const struct launch_config *config, uint32_t self,
                             const char *socket_path)
 {
     char name[LAUNCH_JOB_BYTES];
-    launch_node_name(name, config->worker_nodes, self);
-    json_t *root = json_pack("{s:s, s:o, s:{s:s}, s:{s:s, s:i}}", "node", name, "servers",
-                             roster_build(config), "socket", "path", socket_path, "listen",
-                             "address", "127.0.0.1", "port", (int)config->ports[self]);
-    if (root && config->provider) {
-        json_t *fabric = json_pack("{s:s}", "provider", config->provider);
-        if (json_object_set_new(root, "fabric", fabric)) {
-            json_decref(root);
-            return NULL;
-        }
-    }
+    launch_config_name(config, self, name);
+    json_t *fabric = NULL, *limits = json_pack("{s:I}", "arena_bytes", ARENA_BYTES);
+    if (config->provider || config->fabric)
+        fabric = json_pack("{s:s*, s:s*}", "provider", config->provider, "address", config->fabric);
+    json_t *root = json_pack("{s:s, s:o, s:{s:s}, s:{s:s, s:i}, s:o*, s:o}", "node", name,
+                             "servers", roster_build(config), "socket", "path", socket_path,
+                             "listen", "address", config->listen ? config->listen : "127.0.0.1",
+                             "port", (int)config->ports[self], "fabric", fabric, "limits", limits);
     json_t *timeouts = root ? timeouts_build(config) : NULL;
-    if (timeouts && json_object_set_new(root, "timeouts", timeouts)) {
+    if (!root)
+        return NULL;
+    int wrong = 0;
+    if (config->pinned_bytes)
+        wrong |= json_object_set_new(limits, "pinned_bytes",
+                                     json_integer((json_int_t)config->pinned_bytes));
+    if (timeouts)
+        wrong |= json_object_set_new(root, "timeouts", timeouts);
+    if (wrong) {
         json_decref(root);
         return NULL;
-    }
-    if (root && config->pinned_bytes) {
-        json_t *limits = json_pack("{s:I}", "pinned_bytes", (json_int_t)config->pinned_bytes);
-        if (json_object_set_new(root, "limits", limits)) {
-            json_decref(root);
-            return NULL;
-        }
     }
     return root;
 }
@@ -120,15 +131,15 @@ static int secret_add(json_t *root, const struct launch_config *config, struct e
     return 0;
 }
 
-/* All daemons of this machine cannot have one port: the first one's page shows what the others do,
+/* All daemons of one machine cannot have one port. The first one's page shows what the others do,
  * too. */
 static int metrics_add(json_t *root, const struct launch_config *config, uint32_t self,
                        struct error *error)
 {
-    if (self > 0) {
+    if (self > 0 && !config->hosts)
         json_object_del(root, "metrics");
+    if (self > 0)
         return 0;
-    }
     json_t *said = json_object_get(root, "metrics");
     if (config->page_port == 0 || (said && !json_is_object(said))) /* which the daemon refuses */
         return 0;

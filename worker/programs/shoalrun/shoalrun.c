@@ -10,20 +10,26 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "common/base/env.h"
 #include "common/base/oom_score.h"
+#include "common/format/message.h"
 #include "worker/programs/shoalrun/embedded.h"
 #include "worker/programs/shoalrun/launcher.h"
+#include "worker/programs/shoalrun/nodes.h"
 #include "worker/programs/shoalrun/page.h"
+#include "worker/programs/shoalrun/run_secret.h"
+#include "worker/programs/shoalrun/serve.h"
 #include "worker/programs/shoalrun/supervisor.h"
-#include "worker/programs/step/serve.h"
 
 #define EXIT_USAGE 2
 #define ANSWER_S 3 /* how long a daemon's socket may take to accept */
 
 struct run {
     struct launch_options options;
+    struct nodes nodes;
     char job[LAUNCH_JOB_BYTES];
     const char *socket_path; /* of the running daemon, or NULL: embedded */
+    struct folder folder;
     struct embedded embedded;
     struct supervisor supervisor;
     struct child *children;
@@ -80,21 +86,28 @@ static int output_open(struct child *child, int *writer, struct error *error)
     return 0;
 }
 
-static int shoalrun_worker_start(struct run *run, uint32_t rank, char *const *environment,
+static int shoalrun_worker_start(struct run *run, uint32_t index, char *const *environment,
                                  int null_input, struct error *error)
 {
-    struct launch_worker worker = launch_worker(&run->options, rank);
-    struct child *child = &run->children[run->daemon_count + rank];
+    struct launch_worker worker = launch_worker(&run->options, index);
+    struct child *child = &run->children[run->daemon_count + index];
     const char *socket_path = run->socket_path;
     child->kind = CHILD_WORKER;
-    child->rank = rank;
+    child->rank = worker.rank;
     child->name = "this node";
     if (!socket_path) {
         socket_path = run->embedded.daemons[worker.node].socket_path;
         child->name = run->embedded.daemons[worker.node].name;
     }
-    char **own = launch_worker_environment(environment, &worker, run->job, socket_path,
-                                           run->options.in_place_of);
+    struct launch_told told = {
+        .job = run->job,
+        .socket_path = socket_path,
+        .folder = run->folder.path,
+        .in_place_of = run->options.in_place_of,
+        .master = run->nodes.count > 1 ? run->nodes.hosts[0].address : NULL,
+        .master_port = (uint16_t)(run->nodes.port + 1),
+    };
+    char **own = launch_worker_environment(environment, &worker, &told);
     if (!own)
         return error_set(error, ERR_MEMORY, "out of memory");
     int writer = -1, result = 0;
@@ -104,11 +117,11 @@ static int shoalrun_worker_start(struct run *run, uint32_t rank, char *const *en
         .program = run->options.command[0],
         .argv = run->options.command,
         .environment = own,
-        .input = rank == 0 ? -1 : null_input, /* the terminal is rank 0's */
+        .input = index == 0 ? -1 : null_input, /* the terminal is this one's */
         .output = writer,
         .oom_score = OOM_SCORE_RANK, /* sooner than the daemon, which has all arenas mapped */
         /* A group that the terminal does not know could not read from it. */
-        .own_group = rank != 0 || !isatty(STDIN_FILENO),
+        .own_group = index != 0 || !isatty(STDIN_FILENO),
     };
     if (result == 0)
         result = supervisor_start(&run->supervisor, child, &start, error);
@@ -124,8 +137,8 @@ static int workers_start(struct run *run, char *const *environment, struct error
     if (null_input < 0)
         return error_set_errno(error, errno, "cannot open /dev/null");
     int result = 0;
-    for (uint32_t rank = 0; result == 0 && rank < launch_world_size(&run->options); rank++)
-        result = shoalrun_worker_start(run, rank, environment, null_input, error);
+    for (uint32_t i = 0; result == 0 && i < launch_local_count(&run->options); i++)
+        result = shoalrun_worker_start(run, i, environment, null_input, error);
     close(null_input);
     return result;
 }
@@ -152,21 +165,67 @@ static int daemon_start_again(void *context, uint32_t index, struct error *error
     return result;
 }
 
+/* One page shows all nodes: the first one's. */
+static bool page_is_ours(const struct run *run)
+{
+    return run->options.page && run->nodes.self == 0;
+}
+
+/* The sockets and the files of the daemons that this machine gets. */
+static int daemons_prepare(struct run *run, struct error *error)
+{
+    const struct launch_options *options = &run->options;
+    const struct nodes *nodes = &run->nodes;
+    bool several = nodes->count > 1;
+    uint16_t ports[LAUNCH_MACHINES_MAX];
+    char secret[RUN_SECRET_BYTES];
+    struct launch_config config = {
+        .worker_nodes = several ? nodes->count : (options->nodes ? options->nodes : 1),
+        .cpu_nodes = options->cpu_nodes,
+        .provider = options->provider,
+    };
+    if (several) {
+        for (uint32_t i = 0; i < nodes->count; i++)
+            ports[i] = nodes->port;
+        config.hosts = nodes->hosts;
+        config.ports = ports;
+        config.listen = nodes->listen;
+        config.fabric = nodes->address;
+        config.mark = nodes->mark;
+    }
+    int result =
+        page_is_ours(run) ? page_reserve(&run->embedded.page, &config.page_port, error) : 0;
+    if (result == 0)
+        result = embedded_listen(&run->embedded, &run->folder, &config, several ? nodes->self : 0,
+                                 run->daemon_count, error);
+    if (result == 0)
+        result = several ? run_secret_of_nodes(nodes->mark, secret, error)
+                         : run_secret_make(secret, error);
+    if (result == 0)
+        result = embedded_configure(&run->embedded, secret, options->config_path, error);
+    int alive[2];
+    if (result == 0 && pipe2(alive, O_CLOEXEC))
+        result = error_set_errno(error, errno, "cannot open a pipe");
+    else if (result == 0) {
+        run->embedded.alive_read = alive[0];
+        run->embedded.alive_write = alive[1];
+    }
+    return result;
+}
+
 /* Everything between the blocking of signals and their release. */
 static int run_supervised(struct run *run, char *const *environment, struct error *error)
 {
-    const char *parent = launch_variable(environment, "TMPDIR");
-    int result = 0;
-    if (!run->socket_path) {
-        result = embedded_prepare(&run->embedded, &run->options,
-                                  parent && *parent ? parent : "/tmp", error);
+    int result = folder_make(&run->folder, launch_variable(environment, "TMPDIR"), error);
+    if (result == 0 && !run->socket_path) {
+        result = daemons_prepare(run, error);
         if (result == 0)
             result = daemons_start(run, environment, error);
         if (run->embedded.recovers)
             run->supervisor.restart = daemon_start_again;
         run->supervisor.restart_context = run;
     }
-    if (result == 0 && run->options.page) {
+    if (result == 0 && page_is_ours(run)) {
         result = page_announce(
             run->socket_path ? run->socket_path : run->embedded.daemons[0].socket_path, error);
         if (result)
@@ -189,7 +248,7 @@ static int run_job(struct run *run, char *const *environment, struct error *erro
     run->daemon_count =
         run->socket_path ? 0
                          : (run->options.nodes ? run->options.nodes : 1) + run->options.cpu_nodes;
-    uint32_t count = run->daemon_count + launch_world_size(&run->options);
+    uint32_t count = run->daemon_count + launch_local_count(&run->options);
     run->children = calloc(count, sizeof(*run->children));
     if (!run->children)
         return error_set(error, ERR_MEMORY, "out of memory");
@@ -201,6 +260,7 @@ static int run_job(struct run *run, char *const *environment, struct error *erro
         result = run_supervised(run, environment, error);
         supervisor_clear(&run->supervisor);
         embedded_clear(&run->embedded);
+        folder_remove(&run->folder);
     }
     free(run->children);
     return result;
@@ -209,34 +269,73 @@ static int run_job(struct run *run, char *const *environment, struct error *erro
 static void job_name(struct run *run)
 {
     uint64_t random = 0;
-    if (run->options.job)
-        snprintf(run->job, sizeof(run->job), "%s", run->options.job);
+    const char *name = run->options.job ? run->options.job : env_text("SHOAL_JOB");
+    if (name || run->nodes.count > 1)
+        snprintf(run->job, sizeof(run->job), "%s", name ? name : run->nodes.mark);
     else if (getrandom(&random, sizeof(random), 0) >= 0)
         launch_job_name(run->job, (uint32_t)getpid(), random);
 }
 
+/* Which nodes there are, and what follows from that. */
+static int nodes_choose(struct run *run, struct error *error)
+{
+    struct launch_options *options = &run->options;
+    int result = nodes_read(&run->nodes, options, error);
+    if (result)
+        return result;
+    options->machines = run->nodes.count;
+    options->machine = run->nodes.self;
+    if (!options->ranks_per_node)
+        options->ranks_per_node = run->nodes.ranks ? run->nodes.ranks : 1;
+    if ((uint64_t)options->machines * launch_local_count(options) > MESSAGE_RANKS_MAX)
+        return error_set(error, ERR_INVALID, "%u ranks on each of %u nodes are more than %d",
+                         launch_local_count(options), options->machines, MESSAGE_RANKS_MAX);
+    return 0;
+}
+
+static int run_all(struct run *run, char *const *environment, struct error *error)
+{
+    int result = daemon_choose(run, environment, error);
+    if (result == 0 && !run->socket_path && run->nodes.count > 1)
+        result = nodes_find_address(&run->nodes, error);
+    return result ? result : run_job(run, environment, error);
+}
+
+/* A descriptor of ours in the place of a closed one would get what is meant for a terminal. */
+static void standard_streams_open(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO)
+        close(fd);
+}
+
 int main(int argc, char **argv, char **environment)
 {
-    struct run run = {.embedded = {.alive_read = -1, .alive_write = -1, .page = -1, .lock = -1}};
+    struct run run = {.nodes = {.count = 1}, .folder = {.lock = -1}};
     struct error error = {0};
-    if (launch_options_parse(argc, argv, &run.options, &error)) {
-        fprintf(stderr, "shoalrun: %s\nTry 'shoalrun --help'.\n", error.text);
-        return EXIT_USAGE;
-    }
-    if (run.options.help || run.options.version) {
+    embedded_init(&run.embedded);
+    standard_streams_open();
+    int result = launch_options_parse(argc, argv, &run.options, &error);
+    if (result == 0 && (run.options.help || run.options.version)) {
         fputs(run.options.help ? launch_usage() : "shoalrun " SHOAL_VERSION "\n", stdout);
         return EXIT_SUCCESS;
     }
-    if (run.options.step_folder) {
-        char program[PATH_MAX];
-        embedded_program(program);
-        if (step_serve(run.options.step_folder, program, &error) == 0)
-            return EXIT_SUCCESS;
-        fprintf(stderr, "shoalrun: %s\n", error.text);
-        return EXIT_FAILURE;
+    if (result == 0 && run.options.serve)
+        return serve(&run.options, environment) ? EXIT_FAILURE : EXIT_SUCCESS;
+    if (result == 0)
+        result = nodes_choose(&run, &error);
+    if (result) {
+        nodes_clear(&run.nodes);
+        fprintf(stderr, "shoalrun: %s\nTry 'shoalrun --help'.\n", error.text);
+        return EXIT_USAGE;
     }
     job_name(&run);
-    if (daemon_choose(&run, environment, &error) || run_job(&run, environment, &error)) {
+    result = run_all(&run, environment, &error);
+    nodes_clear(&run.nodes);
+    if (result) {
         fprintf(stderr, "shoalrun: %s\n", error.text);
         return EXIT_FAILURE;
     }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,6 +37,9 @@ int supervisor_init(struct supervisor *supervisor, struct child *children, uint3
         return error_set_errno(error, errno, "cannot adopt what the ranks start");
     supervisor->grace_ns = grace_s * NS_PER_S;
     supervisor->timeout_ns = timeout_s ? clock_now_ns() + timeout_s * NS_PER_S : 0;
+    /* What whoever started us ignores would leave us without the ends of our children. */
+    signal(SIGCHLD, SIG_DFL);
+    supervisor->old_umask = umask(077);
     sigset_t mask;
     sigemptyset(&mask);
     sigaddset(&mask, SIGCHLD);
@@ -57,6 +61,24 @@ int supervisor_init(struct supervisor *supervisor, struct child *children, uint3
     return 0;
 }
 
+/* In the child: what it would have inherited without us. */
+static void child_give_back(const struct supervisor *supervisor)
+{
+    umask(supervisor->old_umask);
+    sigaction(SIGPIPE, &supervisor->old_pipe, NULL);
+    sigprocmask(SIG_SETMASK, &supervisor->old_mask, NULL);
+}
+
+/* In the child: whoever started us may have ignored or blocked any signal. */
+static void child_forget_signals(void)
+{
+    sigset_t none;
+    for (int number = 1; number < NSIG; number++)
+        signal(number, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
 /* In the child: everything up to exec. Reports through the pipe, which closes on success. */
 static _Noreturn void child_execute(const struct supervisor *supervisor,
                                     const struct child_start *start, int report, pid_t parent)
@@ -74,8 +96,11 @@ static _Noreturn void child_execute(const struct supervisor *supervisor,
                                          dup2(start->output, STDERR_FILENO) < 0));
     for (uint32_t i = 0; !fails && i < start->inherited_count; i++)
         fails = fcntl(start->inherited[i], F_SETFD, 0) < 0;
-    sigaction(SIGPIPE, &supervisor->old_pipe, NULL);
-    if (!fails && sigprocmask(SIG_SETMASK, &supervisor->old_mask, NULL) == 0)
+    if (start->is_own)
+        child_forget_signals();
+    else
+        child_give_back(supervisor);
+    if (!fails)
         execvpe(start->program, start->argv, start->environment);
     int reason = errno;
     ssize_t written = write(report, &reason, sizeof(reason));
@@ -379,6 +404,19 @@ void supervisor_wait_workers(struct supervisor *supervisor)
         supervisor->exit_code = 1;
 }
 
+void supervisor_wait_daemons(struct supervisor *supervisor)
+{
+    struct signalfd_siginfo info;
+    for (;;) {
+        children_reap(supervisor, true);
+        if (!kind_runs(supervisor, CHILD_DAEMON))
+            return;
+        events_wait(supervisor, -1);
+        while (read(supervisor->signals, &info, sizeof(info)) > 0)
+            ;
+    }
+}
+
 void supervisor_stop_daemons(struct supervisor *supervisor)
 {
     /* One that is stopped would not hear of the other. Not the other way round: it would take back
@@ -420,5 +458,6 @@ void supervisor_clear(struct supervisor *supervisor)
         child->output = -1;
     }
     close(supervisor->signals);
+    umask(supervisor->old_umask);
     sigprocmask(SIG_SETMASK, &supervisor->old_mask, NULL);
 }

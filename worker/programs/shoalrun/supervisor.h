@@ -40,6 +40,7 @@ struct supervisor {
     uint64_t grace_ns;
     int signals; /* signalfd; the signals are blocked meanwhile */
     sigset_t old_mask;
+    mode_t old_umask;          /* ours lets nobody else in; the workers get this one */
     struct sigaction old_pipe; /* what SIGPIPE does; ignored here until the process ends */
 
     bool ending;         /* a worker or daemon has failed, or a signal has come */
@@ -67,6 +68,7 @@ struct child_start {
     const int *inherited; /* descriptors that it keeps, under the same numbers */
     uint32_t inherited_count;
     int oom_score;  /* at least so soon the kernel takes it when memory runs out; 0: as it is */
+    bool is_own;    /* a program of shoal's: no signal is ignored or blocked, whatever was here */
     bool own_group; /* signalled with all that it starts; not reached by the terminal's signals */
 };
 /* Starts a child. ERR_SYSTEM, also when the program cannot be executed. */
@@ -75,6 +77,8 @@ int supervisor_start(struct supervisor *supervisor, struct child *child,
 
 /* Waits until all workers have ended. Failures are reported on stderr. */
 void supervisor_wait_workers(struct supervisor *supervisor);
+/* Waits until all daemons have ended by themselves; no signal but SIGKILL ends that. */
+void supervisor_wait_daemons(struct supervisor *supervisor);
 /* Sends SIGTERM to the daemons, and SIGKILL to those that do not end within the grace. */
 void supervisor_stop_daemons(struct supervisor *supervisor);
 

@@ -79,7 +79,8 @@ static void refuse(char **words, const char *expected)
 
 START_TEST(test_options_refused)
 {
-    refuse(WORDS("prog"), "-n RANKS_PER_NODE is missing");
+    refuse(WORDS("--hosts", "a,b", "--nodes", "2", "prog"), "--hosts names machines");
+    refuse(WORDS("--node-rank", "1024", "prog"), "--node-rank: got \"1024\"");
     refuse(WORDS("-n", "2"), "command to run is missing");
     refuse(WORDS("-n", "0", "prog"), "-n: got \"0\", must be a number from 1 to 4096");
     refuse(WORDS("-n", "2x", "prog"), "-n: got \"2x\"");
@@ -139,6 +140,22 @@ START_TEST(test_mode)
 }
 END_TEST
 
+/* Of three machines with two ranks each, the second. */
+START_TEST(test_ranks_go_machine_by_machine)
+{
+    struct launch_options options = {.ranks_per_node = 2, .machines = 3, .machine = 1};
+    ck_assert_uint_eq(launch_local_count(&options), 2);
+    ck_assert_uint_eq(launch_world_size(&options), 6);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct launch_worker worker = launch_worker(&options, i);
+        ck_assert_uint_eq(worker.rank, 2 + i);
+        ck_assert_uint_eq(worker.node, 0);
+        ck_assert_uint_eq(worker.local_rank, i);
+        ck_assert_uint_eq(worker.world_size, 6);
+    }
+}
+END_TEST
+
 START_TEST(test_ranks_go_node_by_node)
 {
     struct launch_options options = {.nodes = 3, .ranks_per_node = 2};
@@ -168,7 +185,8 @@ START_TEST(test_worker_environment)
                                         "EMPTY=",    "LOCAL_RANK", "SHOAL_AS=old", NULL};
     struct launch_worker worker = {
         .rank = 5, .world_size = 8, .local_rank = 1, .local_world_size = 4, .node = 1};
-    char **list = launch_worker_environment(inherited, &worker, "job-1", "/tmp/s.sock", NULL);
+    struct launch_told told = {.job = "job-1", .socket_path = "/tmp/s.sock", .folder = "/tmp/run"};
+    char **list = launch_worker_environment(inherited, &worker, &told);
     ck_assert_ptr_nonnull(list);
     ck_assert_str_eq(launch_variable(list, "RANK"), "5");
     ck_assert_str_eq(launch_variable(list, "WORLD_SIZE"), "8");
@@ -181,12 +199,26 @@ START_TEST(test_worker_environment)
     ck_assert_str_eq(launch_variable(list, "EMPTY"), "");
     ck_assert_ptr_null(launch_variable(list, "PAT"));
     /* RANK and SHOAL_JOB are there once; the entry without '=' is kept as it was. */
-    ck_assert_uint_eq(list_length(list), 7 - 2 + 6);
+    ck_assert_uint_eq(list_length(list), 7 - 2 + 7);
+    ck_assert_str_eq(launch_variable(list, "SHOAL_RUN"), "/tmp/run");
+    ck_assert_ptr_null(launch_variable(list, "MASTER_ADDR"));
     ck_assert_str_eq(launch_variable(list, "SHOAL_AS"), "old");
     free(list);
-    list = launch_worker_environment(inherited, &worker, "job-1", "/tmp/s.sock", "gloo");
+    told.in_place_of = "gloo";
+    list = launch_worker_environment(inherited, &worker, &told);
     ck_assert_str_eq(launch_variable(list, "SHOAL_AS"), "gloo");
-    ck_assert_uint_eq(list_length(list), 7 - 3 + 7);
+    ck_assert_uint_eq(list_length(list), 7 - 3 + 8);
+    free(list);
+    told.master = "n1";
+    told.master_port = 20001;
+    list = launch_worker_environment(inherited, &worker, &told);
+    ck_assert_str_eq(launch_variable(list, "MASTER_ADDR"), "n1");
+    ck_assert_str_eq(launch_variable(list, "MASTER_PORT"), "20001");
+    free(list);
+    inherited = (char *const *)(const char *[]){"MASTER_ADDR=own", "MASTER_PORT=7", NULL};
+    list = launch_worker_environment(inherited, &worker, &told);
+    ck_assert_str_eq(launch_variable(list, "MASTER_ADDR"), "own");
+    ck_assert_str_eq(launch_variable(list, "MASTER_PORT"), "7");
     free(list);
 }
 END_TEST
@@ -386,36 +418,43 @@ START_TEST(test_config_secret)
 }
 END_TEST
 
-/* One port is the first daemon's alone, whoever has said which. */
+/* One port of a machine is the first daemon's alone, whoever has said which. Where each has a
+ * machine of its own, each has the port that was said, and the page is the first one's. */
 START_TEST(test_config_page)
 {
     static const struct {
         uint16_t page_port;
-        const char *extra, *first, *other;
+        const char *extra, *first, *elsewhere;
     } rows[] = {
         {0, NULL, NULL, NULL},
         {7000, NULL, "{\"address\":\"127.0.0.1\",\"port\":7000}", NULL},
         {0, "{\"metrics\":{\"address\":\"::1\",\"port\":8}}", "{\"address\":\"::1\",\"port\":8}",
-         NULL},
+         "{\"address\":\"::1\",\"port\":8}"},
         {7000, "{\"metrics\":{\"address\":\"::1\",\"port\":8}}", "{\"address\":\"::1\",\"port\":8}",
-         NULL},
-        {7000, "{\"metrics\":{\"port\":8}}", "{\"address\":\"127.0.0.1\",\"port\":8}", NULL},
-        {7000, "{\"metrics\":7}", "7", NULL}, /* the daemon says what is wrong */
+         "{\"address\":\"::1\",\"port\":8}"},
+        {7000, "{\"metrics\":{\"port\":8}}", "{\"address\":\"127.0.0.1\",\"port\":8}",
+         "{\"port\":8}"},
+        {7000, "{\"metrics\":7}", "7", "7"}, /* the daemon says what is wrong */
     };
+    static const struct launch_host hosts[] = {{"a", "a"}, {"b", "b"}};
     uint16_t ports[] = {1, 2};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct launch_config config = {.worker_nodes = 2,
                                        .ports = ports,
                                        .page_port = rows[i].page_port,
                                        .extra = rows[i].extra};
-        for (uint32_t self = 0; self < 2; self++) {
+        for (uint32_t way = 0; way < 4; way++) {
+            uint32_t self = way % 2;
             struct error error = {0};
             char *text;
+            config.hosts = way < 2 ? NULL : hosts;
             ck_assert_int_eq(launch_config_text(&config, self, "/s", &text, &error), 0);
             json_t *root = json_loads(text, 0, NULL);
             char *metrics = json_dumps(json_object_get(root, "metrics"),
                                        JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
-            ck_assert_pstr_eq(metrics, self == 0 ? rows[i].first : rows[i].other);
+            ck_assert_pstr_eq(metrics, self == 0      ? rows[i].first
+                                       : config.hosts ? rows[i].elsewhere
+                                                      : NULL);
             free(metrics);
             json_decref(root);
             free(text);
@@ -470,6 +509,7 @@ int main(void)
     suite_add_tcase(suite, options);
     TCase *plan = tcase_create("plan");
     tcase_add_test(plan, test_ranks_go_node_by_node);
+    tcase_add_test(plan, test_ranks_go_machine_by_machine);
     tcase_add_test(plan, test_worker_environment);
     tcase_add_test(plan, test_daemon_environment);
     tcase_add_test(plan, test_waits);

@@ -1,0 +1,158 @@
+/* At which address the other nodes reach this one. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/env.h"
+#include "common/format/message.h"
+#include "worker/programs/shoalrun/nodes.h"
+
+#define TIMEOUT_MS 300000
+#define AGAIN_MS 500
+#define SAY_MS 10000
+#define ANY_PORT 9 /* no packet is sent */
+
+static bool address_is_usable(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET) {
+        struct in_addr host = ((const struct sockaddr_in *)(const void *)address)->sin_addr;
+        return ntohl(host.s_addr) >> 24 != IN_LOOPBACKNET && host.s_addr != INADDR_ANY;
+    }
+    if (address->sa_family != AF_INET6)
+        return false;
+    const struct in6_addr *host = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+    return !IN6_IS_ADDR_LOOPBACK(host) && !IN6_IS_ADDR_LINKLOCAL(host) &&
+           !IN6_IS_ADDR_UNSPECIFIED(host);
+}
+
+static bool address_write(const struct sockaddr *address, char text[LAUNCH_HOST_BYTES])
+{
+    socklen_t bytes =
+        address->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+    return getnameinfo(address, bytes, text, LAUNCH_HOST_BYTES, NULL, 0, NI_NUMERICHOST) == 0;
+}
+
+/* Of IPv4 where it has one. */
+static int address_of_interface(const char *name, char text[LAUNCH_HOST_BYTES], struct error *error)
+{
+    struct ifaddrs *all = NULL;
+    bool found = false;
+    if (getifaddrs(&all))
+        return error_set_errno(error, errno, "cannot look for network interfaces");
+    for (int family = AF_INET; !found && family; family = family == AF_INET ? AF_INET6 : 0)
+        for (const struct ifaddrs *one = all; one && !found; one = one->ifa_next)
+            found = one->ifa_addr && one->ifa_addr->sa_family == family &&
+                    strcmp(one->ifa_name, name) == 0 &&
+                    (family == AF_INET || address_is_usable(one->ifa_addr)) &&
+                    address_write(one->ifa_addr, text);
+    freeifaddrs(all);
+    return found ? 0
+                 : error_set(error, ERR_INVALID,
+                             "SHOAL_INTERFACE: the network interface %s has no IPv4 and no IPv6 "
+                             "address, or does not exist",
+                             name);
+}
+
+/* Where packets for a host leave this one: 1. 0: its name is known, and no address of it leads
+ * away from this machine. -1: its name is not known. */
+static int address_towards(const char *host, char text[LAUNCH_HOST_BYTES])
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
+    if (getaddrinfo(host, NULL, &hints, &found))
+        return -1;
+    int result = 0;
+    for (const struct addrinfo *one = found; one && !result; one = one->ai_next) {
+        struct sockaddr_storage to = {0}, own = {0};
+        socklen_t bytes = sizeof(own);
+        memcpy(&to, one->ai_addr, one->ai_addrlen);
+        /* At the same place in both families. */
+        ((struct sockaddr_in *)&to)->sin_port = htons(ANY_PORT);
+        int fd = socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        result = fd >= 0 && address_is_usable(one->ai_addr) &&
+                 connect(fd, (struct sockaddr *)&to, one->ai_addrlen) == 0 &&
+                 getsockname(fd, (struct sockaddr *)&own, &bytes) == 0 &&
+                 address_is_usable((struct sockaddr *)&own) &&
+                 address_write((struct sockaddr *)&own, text);
+        if (fd >= 0)
+            close(fd);
+    }
+    freeaddrinfo(found);
+    return result;
+}
+
+/* 1, or 0: not now, for the name of *unknown is not known. */
+static int address_towards_others(const struct nodes *nodes, char text[LAUNCH_HOST_BYTES],
+                                  const char **unknown, struct error *error)
+{
+    *unknown = NULL;
+    for (uint32_t i = 0; i < nodes->count; i++) {
+        int known = i == nodes->self ? 0 : address_towards(nodes->hosts[i].address, text);
+        if (known > 0)
+            return 1;
+        if (known < 0)
+            *unknown = nodes->hosts[i].address;
+    }
+    if (*unknown)
+        return 0;
+    return error_set(error, ERR_INVALID,
+                     "no host of the list is reached through a network: their names stand for this "
+                     "machine's loopback; set SHOAL_INTERFACE, or name their addresses");
+}
+
+static int address_wait(const struct nodes *nodes, char text[LAUNCH_HOST_BYTES],
+                        struct error *error)
+{
+    long long timeout_ms;
+    int code =
+        env_integer("SHOAL_TIMEOUT_MS", 1, MESSAGE_TIMEOUT_MAX_MS, TIMEOUT_MS, &timeout_ms, error);
+    uint64_t begun_ns = clock_now_ns();
+    for (bool said = false; code == 0;) {
+        const char *unknown;
+        code = address_towards_others(nodes, text, &unknown, error);
+        uint64_t waited_ms = (clock_now_ns() - begun_ns) / NS_PER_MS;
+        if (code != 0)
+            break;
+        if (waited_ms >= (uint64_t)timeout_ms)
+            return error_set(error, ERR_TIMEOUT, "the name of the host %s is not known", unknown);
+        if (waited_ms >= SAY_MS && !said) {
+            fprintf(stderr, "shoalrun: waits for the name of the host %s to be known\n", unknown);
+            said = true;
+        }
+        poll(NULL, 0, AGAIN_MS); /* nobody says when a name is known */
+    }
+    return code < 0 ? code : 0;
+}
+
+static bool address_is_number(const char *text)
+{
+    unsigned char bytes[sizeof(struct in6_addr)];
+    return inet_pton(AF_INET, text, bytes) == 1 || inet_pton(AF_INET6, text, bytes) == 1;
+}
+
+int nodes_find_address(struct nodes *nodes, struct error *error)
+{
+    const char *own = nodes->hosts[nodes->self].address, *interface = env_text("SHOAL_INTERFACE");
+    /* What its name stands for here may be the loopback, as Debian has it. */
+    int both = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    snprintf(nodes->listen, sizeof(nodes->listen), "%s",
+             address_is_number(own) ? own
+             : both >= 0            ? "::"
+                                    : "0.0.0.0");
+    if (both >= 0)
+        close(both);
+    if (interface)
+        return address_of_interface(interface, nodes->address, error);
+    if (!address_is_number(own))
+        return address_wait(nodes, nodes->address, error);
+    snprintf(nodes->address, sizeof(nodes->address), "%s", own);
+    return 0;
+}
