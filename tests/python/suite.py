@@ -194,13 +194,20 @@ class ForkedRanks:
         self.folder.cleanup()
 
 
+def _holds(pid, folders):
+    """Whether a process has something open in one of the folders, as daemons and who serves them have the lock."""
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        path = os.readlink(f"/proc/{pid}/fd/{number}")
+        if any(path.startswith(f"{folder}/lock.") for folder in folders):
+            return True
+    return False
+
+
 def wait_for_daemons(folders):
-    """Until the daemons with these folders, which ranks have started, are gone with their shells."""
+    """Until the daemons with these folders, which ranks have started, are gone with those that serve them."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                own = file.read()
-            if not any(f"SHOAL_FOLDER={folder}".encode() in own for folder in folders):
+            if not _holds(pid, folders):
                 continue
             descriptor = os.pidfd_open(int(pid))
         except OSError:

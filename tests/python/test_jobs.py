@@ -64,7 +64,6 @@ class EmbeddedDaemon(unittest.TestCase):
         folders = [os.path.dirname(path) for path in sockets]
         suite.wait_for_daemons(folders)
         for folder in folders:
-            # rm runs after the daemon; the shell that runs it is gone as well.
             self.assertEqual(glob.glob(folder), [], "the daemon's folder is left")
 
     def test_one_node(self):
@@ -87,9 +86,10 @@ class EmbeddedDaemon(unittest.TestCase):
         for rank, (code, text) in enumerate(ranks.wait()):
             self.assertEqual(code, 0, text)
             (said,) = found(r"^ERROR DisconnectedError (.*)", text)
-            self.assertIn("there is no shoald to start", said)
+            self.assertIn("there is no shoalrun to start one", said)
             self.assertEqual("on rank 1: " in said, rank != 1, said)
             self.assertEqual(len(found(r"^FOLDER", text)), 1 if rank == 0 else 0)
+            suite.wait_for_daemons(found(r"^FOLDER (.*)", text))
             for folder in found(r"^FOLDER (.*)", text):
                 self.assertFalse(os.path.exists(folder), "the folder of the daemon is left")
 

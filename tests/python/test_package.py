@@ -443,21 +443,6 @@ class Environment(unittest.TestCase):
         path.write_text("[]")
         self.assertEqual(_hosts.resource_config(), {})
 
-    def test_a_folder_for_stores(self):
-        from shoal.torch import _launch
-
-        folder = temporary_folder(self)
-        self.assertEqual(_launch._own_folder(folder / "made"), folder / "made")
-        self.assertEqual((folder / "made").stat().st_mode & 0o777, 0o700)
-        self.assertEqual(_launch._own_folder(folder / "made"), folder / "made")
-        (folder / "open").mkdir()
-        (folder / "open").chmod(0o777)
-        (folder / "link").symlink_to(folder / "made")
-        (folder / "file").touch()
-        for name in ("open", "link", "file"):
-            with self.assertRaisesRegex(RuntimeError, f"{name} is not a folder of this user's alone"):
-                _launch._own_folder(folder / name)
-
     def test_an_interface_that_is_not_there(self):
         from shoal import InvalidError
         from shoal.torch import _hosts

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import tempfile
 
 import shoal
 import shoal.torch  # noqa: F401
@@ -95,14 +94,13 @@ def say_error(call):
 
 def fail_to_join():
     """A daemon cannot be started on some node."""
-    make = tempfile.mkdtemp
+    discarded = _daemon.EmbeddedDaemon.discard
 
-    def mkdtemp(**options):
-        folder = make(**options)
-        say("FOLDER", folder)
-        return folder
+    def say_and_discard(daemon):
+        say("FOLDER", daemon.folder)
+        discarded(daemon)
 
-    tempfile.mkdtemp = mkdtemp
+    _daemon.EmbeddedDaemon.discard = say_and_discard
     say_error(start)
 
 
@@ -276,7 +274,7 @@ def resident_bytes(pid):
 
 def daemon_pid(socket_path):
     """The process whose command line has the configuration beside this socket."""
-    configuration = os.path.join(os.path.dirname(socket_path), "shoald.json")
+    configuration = os.path.splitext(socket_path)[0] + ".json"
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:

@@ -41,7 +41,7 @@ def main():
         "socket": session.meeting.socket_path,
         "daemons": daemons_here(),
     }
-    configuration = pathlib.Path(place["socket"]).parent / "shoald.json"
+    configuration = pathlib.Path(place["socket"]).with_suffix(".json")
     if configuration.exists():  # of a daemon that the ranks have started
         place["listen"] = json.loads(configuration.read_text())["listen"]["address"]
     dist.barrier()

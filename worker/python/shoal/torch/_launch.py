@@ -2,13 +2,11 @@
 init_process_group asks: by shoalrun (no store), by srun (nothing of torch's) and on SageMaker (no
 master). What is set already stays."""
 
-import contextlib
 import importlib
 import itertools
 import os
 import pathlib
 import re
-import stat
 
 import torch.distributed as dist
 
@@ -62,26 +60,13 @@ def _fill_in_sagemaker(environment):
 
 
 def _shoalrun_store():
-    """The path of a store for ranks of shoalrun, all on this machine; None elsewhere."""
+    """The path of a store for ranks of shoalrun, all on this machine; None elsewhere. It is in the folder of the run,
+    which no other run has, and which goes with it."""
     environment = os.environ
-    wanted = ("SHOAL_JOB", "SHOAL_SOCKET", "RANK", "WORLD_SIZE")
+    wanted = ("SHOAL_RUN", "RANK", "WORLD_SIZE")
     if "MASTER_ADDR" in environment or not all(name in environment for name in wanted):
         return None
-    folder = pathlib.Path(environment["SHOAL_SOCKET"]).parent
-    # Beside the socket of a daemon of its own, where shoalrun removes it; else where we may write.
-    if not os.access(folder, os.W_OK) or folder.stat().st_mode & 0o077:
-        folder = _own_folder(pathlib.Path(f"/tmp/shoal-torch-{os.getuid()}"))
-    return folder / f"{environment['SHOAL_JOB']}-store-{next(_stores)}"
-
-
-def _own_folder(path):
-    """The folder, made if it is not there. Anybody may have put something there, a link too."""
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise RuntimeError(f"{path} is not a folder of this user's alone: remove it")
-    return path
+    return pathlib.Path(environment["SHOAL_RUN"]) / f"store-{next(_stores)}"
 
 
 def install():
