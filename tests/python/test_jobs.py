@@ -2,15 +2,19 @@
 """Jobs without a launcher: the daemon that a rank starts, ranks that die."""
 
 import glob
+import json
 import os
+import pathlib
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import unittest
 
 import suite
+from launch import with_daemon
 
 SCRIPT = suite.RANKS / "ranks_job.py"
 
@@ -125,6 +129,46 @@ class EmbeddedDaemon(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="shoal-lonely-")
         self.addCleanup(folder.cleanup)
         return shutil.copy(suite.BUILD / "lib" / "libshoal.so", folder.name)
+
+
+BEGIN = """
+import os, signal, sys, torch, torch.distributed as dist, shoal.torch
+dist.init_process_group("shoal")
+dist.barrier()
+os.write(1, b"BEGUN\\n")
+if sys.argv[1:] == ["killed"]:
+    os.kill(os.getppid(), signal.SIGKILL)
+    signal.pause()
+dist.destroy_process_group()"""
+
+
+class NamesOfRuns(unittest.TestCase):
+    """A run of shoalrun has nothing of an earlier one of its name, and no name is a path."""
+
+    def run_named(self, name, how):
+        command = [suite.BUILD / "bin" / "shoalrun", "--timeout", 100, "--job", name, "-n", 2]
+        command += ["--socket", self.socket, "--", sys.executable, "-c", BEGIN, how]
+        return suite.run(command, TMPDIR=self.folder)
+
+    def test_names(self):
+        folder = tempfile.TemporaryDirectory(prefix="shoal-names-")
+        self.addCleanup(folder.cleanup)
+        self.folder, self.socket = folder.name, f"{folder.name}/shoald.sock"
+        configuration = pathlib.Path(folder.name) / "shoald.json"
+        configuration.write_text(json.dumps({"socket": {"path": self.socket}}))
+        with with_daemon.readiness(pathlib.Path(folder.name)) as notify:
+            program = suite.BUILD / "bin" / "shoald"
+            daemon = subprocess.Popen([program, "--config", configuration], env={**os.environ, "NOTIFY_SOCKET": notify})
+        try:
+            for name in ("train", "../a/b"):
+                self.run_named(name, "killed")
+                finished = self.run_named(name, "whole")
+                self.assertEqual(finished.returncode, 0, finished.stdout)
+                self.assertEqual(finished.stdout.count("BEGUN"), 2, finished.stdout)
+                self.assertEqual(sorted(os.listdir(self.folder)), ["notify", "shoald.json", "shoald.sock"])
+        finally:
+            daemon.terminate()
+            self.assertEqual(daemon.wait(), 0)
 
 
 class Failure(unittest.TestCase):
