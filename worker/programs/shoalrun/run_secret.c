@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,12 +80,9 @@ static int key_of_user(char key[RUN_SECRET_BYTES], struct error *error)
 {
     char path[PATH_MAX];
     const char *home = env_text("HOME");
-    if (!home) {
-        const struct passwd *user = getpwuid(geteuid());
-        home = user ? user->pw_dir : NULL;
-    }
     if (!home || *home != '/')
-        return error_set(error, ERR_INVALID, "this user has no home folder for a key" ELSE);
+        return error_set(error, ERR_INVALID,
+                         "HOME names no folder for the key of this user's runs" ELSE);
     snprintf(path, sizeof(path), "%.4000s/" KEY_NAME, home);
     int code = key_read(path, key, error);
     if (code == 0)

@@ -229,6 +229,9 @@ START_TEST(test_secrets)
     setenv("HOME", "/proc/nowhere", 1);
     ck_assert_int_eq(run_secret_of_nodes("run 1", second, &error), ERR_SYSTEM);
     ck_assert_ptr_nonnull(strstr(error.text, "SHOAL_SECRET"));
+    unsetenv("HOME");
+    ck_assert_int_eq(run_secret_of_nodes("run 1", second, &error), ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "HOME names no folder"));
     setenv("SHOAL_SECRET", "0123456789012345678901234567890123456789", 1);
     ck_assert_int_eq(run_secret_of_nodes("run 1", first, &error), 0);
     ck_assert_str_ne(first, second);
