@@ -60,6 +60,8 @@ static const char usage[] =
     "                            ends the daemon at once\n"
     "  SIGHUP                    read secret_file, certificate_file, key_file and\n"
     "                            authority_file anew, for new connections\n"
+    "  SIGUSR1                   drain when the other daemons have got SIGUSR1, too,\n"
+    "                            drain, or are lost\n"
     "\n"
     "Exit status:\n"
     "  0    drained, or the question was answered\n"
@@ -209,6 +211,7 @@ static int daemon_start_signals(struct daemon *daemon, struct error *error)
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGHUP);
+    sigaddset(&signals, SIGUSR1);
     signal(SIGPIPE, SIG_IGN);
     if (pthread_sigmask(SIG_BLOCK, &signals, NULL) != 0)
         return error_set(error, ERR_SYSTEM, "signals cannot be blocked");

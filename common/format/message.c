@@ -290,6 +290,7 @@ static const struct message_form {
                            MESSAGE_BETWEEN_DAEMONS,
                            {LINEAGE, GENERATION, MEMBER, CODE, TEXT}},
     [MESSAGE_NODE_DRAINING] = {"draining", MESSAGE_BETWEEN_DAEMONS, {END}},
+    [MESSAGE_NODE_RETIRING] = {"retiring", MESSAGE_BETWEEN_DAEMONS, {END}},
 };
 
 static int message_decode_object(struct message *message, enum message_conversation conversation,

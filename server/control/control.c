@@ -132,6 +132,10 @@ static void control_on_update(evutil_socket_t fd, short what, void *argument)
         control_handshake_settle(control);
         control_do_due(control, now_ns);
         uint64_t due_ns = coordinator_tick(control->coordinator, now_ns);
+        if (coordinator_retired(control->coordinator)) {
+            control_drain(control, control->config->drain_ms);
+            due_ns = coordinator_tick(control->coordinator, now_ns);
+        }
         bool stopped = coordinator_stopped(control->coordinator) && !admin_trace_waits(control);
         if (stopped && admin_page_waits(control, now_ns)) {
             stopped = false;
@@ -212,6 +216,9 @@ static void control_on_signal(evutil_socket_t fd, short what, void *argument)
     int number = (int)info.ssi_signo;
     if (number == SIGHUP) {
         control_reload(control);
+    } else if (number == SIGUSR1) {
+        log_info(control->log, "this node has no more ranks; the daemon ends when no node has");
+        coordinator_retire(control->coordinator, clock_now_ns());
     } else if (control->draining) {
         log_warning(control->log, "%s again: ending at once", strsignal(number));
         control->result = ERR_STATE;

@@ -19,10 +19,10 @@ int coordinator_create(struct coordinator **created, const struct config *config
     c->membership = membership;
     c->falling = -1;
     c->io = *io;
-    c->others_drain = calloc(config->server_count, sizeof(*c->others_drain));
+    c->others_end = calloc(config->server_count, sizeof(*c->others_end));
     c->came_back = calloc(config->server_count, sizeof(*c->came_back));
-    if (!c->others_drain || !c->came_back) {
-        free(c->others_drain);
+    if (!c->others_end || !c->came_back) {
+        free(c->others_end);
         free(c->came_back);
         free(c);
         return ERR_MEMORY;
@@ -71,7 +71,7 @@ void coordinator_destroy(struct coordinator *c)
     }
     for (int i = 0; i < COORDINATOR_QUOTAS; i++)
         quota_clear(&c->quotas[i]);
-    free(c->others_drain);
+    free(c->others_end);
     free(c->came_back);
     free(c);
 }
@@ -93,7 +93,7 @@ static const message_handler coordinator_messages[MESSAGE_TYPES] = {
     [MESSAGE_LATE_QUERY] = late_on_query,      [MESSAGE_LATE_REPLY] = late_on_reply,
     [MESSAGE_JOB_REJOIN] = job_on_rejoin,      [MESSAGE_RANK_GONE] = job_on_rank_gone,
     [MESSAGE_NODE_DRAINING] = drain_on_peer,   [MESSAGE_JOB_RETURN] = succession_on_return,
-    [MESSAGE_JOB_RETURNED] = return_on_noted,
+    [MESSAGE_JOB_RETURNED] = return_on_noted,  [MESSAGE_NODE_RETIRING] = drain_on_peer,
 };
 
 static int coordinator_handle(struct coordinator *c, uint32_t node, const struct message *message,
@@ -136,7 +136,9 @@ int coordinator_peer_message(struct coordinator *c, uint64_t now_ns, uint32_t no
 void coordinator_peer_connected(struct coordinator *c, uint64_t now_ns, uint32_t node)
 {
     c->now_ns = now_ns;
-    c->others_drain[node] = false;
+    c->others_end[node] = COORDINATOR_STAYS;
+    if (c->retiring)
+        coordinator_send(c, node, &(struct message){.type = MESSAGE_NODE_RETIRING});
     if (c->draining)
         coordinator_send(c, node, &(struct message){.type = MESSAGE_NODE_DRAINING});
     home_peer_connected(c);
@@ -183,6 +185,7 @@ void coordinator_peer_down(struct coordinator *c, uint64_t now_ns, uint32_t node
 {
     c->now_ns = now_ns;
     c->falling = node;
+    c->retire_ns = now_ns;
     late_forget_node(c, node);
     newcomers_forget_node(c, node);
     home_peer_down(c, node);
@@ -325,6 +328,27 @@ void coordinator_drain(struct coordinator *c, uint64_t now_ns, uint32_t limit_ms
         drain_finish(c);
 }
 
+void coordinator_retire(struct coordinator *c, uint64_t now_ns)
+{
+    c->now_ns = now_ns;
+    if (c->retiring || c->draining)
+        return;
+    retire_begin(c);
+    coordinator_settle(c);
+}
+
+bool coordinator_retired(const struct coordinator *c)
+{
+    if (!c->retiring || c->draining)
+        return false;
+    for (uint32_t node = 0; node < c->config->server_count; node++) {
+        if (node != c->config->self && c->others_end[node] == COORDINATOR_STAYS &&
+            (coordinator_reaches(c, node) || c->now_ns < retire_deadline(c)))
+            return false;
+    }
+    return true;
+}
+
 bool coordinator_draining(const struct coordinator *c)
 {
     return c->draining;
@@ -374,6 +398,8 @@ static uint64_t coordinator_next_deadline(const struct coordinator *c)
             deadline_ns = coordinator_earlier(
                 deadline_ns, coordinator_earlier(group_home_deadline(job), late_deadline(c, job)));
     }
+    if (c->retiring && !c->draining && retire_deadline(c) > c->now_ns)
+        deadline_ns = coordinator_earlier(deadline_ns, retire_deadline(c));
     deadline_ns = coordinator_earlier(deadline_ns, successions_deadline(c));
     return coordinator_earlier(deadline_ns, home_deadline(c));
 }

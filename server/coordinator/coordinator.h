@@ -62,6 +62,11 @@ bool coordinator_engine_event(struct coordinator *coordinator, uint64_t now_ns,
 
 /* Take no new jobs, let running collectives finish for limit_ms, then tell everybody and stop. */
 void coordinator_drain(struct coordinator *coordinator, uint64_t now_ns, uint32_t limit_ms);
+/* Serve the other daemons until none of them has ranks any more: each has said so, by the same
+ * call, or drains, or is lost and does not come again within timeouts.restart_ms. Then
+ * coordinator_retired is true, and it is the caller's to drain. */
+void coordinator_retire(struct coordinator *coordinator, uint64_t now_ns);
+bool coordinator_retired(const struct coordinator *coordinator);
 bool coordinator_draining(const struct coordinator *coordinator);
 bool coordinator_stopped(const struct coordinator *coordinator);
 

@@ -1,4 +1,6 @@
-/* The drain of a daemon: no new jobs, time for what runs to finish, then the end of all jobs. */
+/* The end of a daemon. The drain: no new jobs, time for what runs to finish, then the end of all
+ * jobs. Before it, where a launcher ends all daemons of a run together, one whose ranks have ended
+ * retires: it goes on serving the others until none has ranks. */
 #include "server/coordinator/coordinator_internal.h"
 
 /* Whether all ranks of this node have departed from the job, or are about to: nothing new can begin
@@ -78,10 +80,13 @@ void drain_begin(struct coordinator *c)
 int drain_on_peer(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error)
 {
-    (void)message;
+    bool drains = message->type == MESSAGE_NODE_DRAINING;
     if (node == c->config->self)
-        return error_set(error, ERR_PROTOCOL, "draining of this node itself");
-    c->others_drain[node] = true;
+        return error_set(error, ERR_PROTOCOL, "%s of this node itself",
+                         message_type_name(message->type));
+    c->others_end[node] = drains ? COORDINATOR_DRAINS : COORDINATOR_RETIRES;
+    if (!drains)
+        return 0;
     newcomers_forget_node(c, node);
     successions_peer_down(c, node);
     return 0;
@@ -92,4 +97,19 @@ void drain_engine_idle(struct coordinator *c, const struct engine_event *event)
     (void)event;
     if (c->draining && !c->stopped && !drain_refuse_jobs(c, true))
         drain_finish(c);
+}
+
+void retire_begin(struct coordinator *c)
+{
+    c->retiring = true;
+    c->retire_ns = c->now_ns;
+    for (uint32_t node = 0; node < c->config->server_count; node++) {
+        if (node != c->config->self)
+            coordinator_send(c, node, &(struct message){.type = MESSAGE_NODE_RETIRING});
+    }
+}
+
+uint64_t retire_deadline(const struct coordinator *c)
+{
+    return c->retire_ns + c->config->restart_ms * COORDINATOR_MS;
 }

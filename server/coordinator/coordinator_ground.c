@@ -65,7 +65,7 @@ bool coordinator_reaches(const struct coordinator *c, uint32_t node)
 bool coordinator_stays(const struct coordinator *c, uint32_t node)
 {
     return coordinator_reaches(c, node) &&
-           !(node == c->config->self ? c->draining : c->others_drain[node]);
+           !(node == c->config->self ? c->draining : c->others_end[node] == COORDINATOR_DRAINS);
 }
 
 bool coordinator_recovers(const struct coordinator *c, uint32_t recovery)

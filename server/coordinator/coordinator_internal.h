@@ -148,6 +148,13 @@ struct unable {
     bool knows[]; /* [world_size]: of those whose rank is known */
 };
 
+/* What another daemon has said of its end. */
+enum coordinator_end {
+    COORDINATOR_STAYS,
+    COORDINATOR_RETIRES, /* it has no more ranks, and serves the others' */
+    COORDINATOR_DRAINS,
+};
+
 struct coordinator {
     const struct config *config;
     struct log *log;
@@ -170,8 +177,9 @@ struct coordinator {
     struct log_throttles news, warnings; /* lines about what a user's processes do, by user */
     uint64_t swept_ns;                   /* when it was last told how many were left out */
     uint64_t dropped_messages;
-    bool draining, stopped;
-    bool *others_drain; /* [server_count]: have said so, and are still connected */
+    bool retiring, draining, stopped;
+    enum coordinator_end *others_end; /* [server_count]: said since they have connected */
+    uint64_t retire_ns;               /* when this began, or another daemon was lost since */
     uint64_t drain_deadline_ns;
     uint32_t *came_back; /* [server_count]: how often each was away and came back, as counted */
 };
@@ -511,10 +519,15 @@ void member_engine_detached(struct coordinator *c, const struct engine_event *ev
 void member_tick(struct coordinator *c, struct worker *worker);
 
 /* --- coordinator_drain.c: may call homes, workers and jobs */
-/* No new jobs; those that are not yet ready are refused. */
+/* Another daemon retires, or drains. */
 int drain_on_peer(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error);
+/* No new jobs; those that are not yet ready are refused. */
 void drain_begin(struct coordinator *c);
+/* This daemon has no ranks any more. It drains when no other has. */
+void retire_begin(struct coordinator *c);
+/* When daemons that are lost, or have not come, are not waited for any more. */
+uint64_t retire_deadline(const struct coordinator *c);
 /* The engine has nothing in progress. */
 void drain_engine_idle(struct coordinator *c, const struct engine_event *event);
 /* The end of all jobs and workers. */

@@ -327,7 +327,7 @@ static void succession_node_lost(struct coordinator *c, struct succession *succe
                                  uint32_t node)
 {
     bool waits = c->config->recovery && succession->recovery != MESSAGE_RECOVERY_OFF &&
-                 c->config->restart_ms > 0 && !c->others_drain[node] &&
+                 c->config->restart_ms > 0 && c->others_end[node] != COORDINATOR_DRAINS &&
                  c->membership->peers[node].ended;
     if (!waits) {
         succession_lose_node(succession, node);

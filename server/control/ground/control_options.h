@@ -48,7 +48,7 @@ struct control_options {
     int socket_fd;     /* Unix */
     int parent_fd;     /* drain quickly when it reaches its end; -1: none. Taken over */
     int signal_fd;     /* struct signalfd_siginfo: SIGTERM, SIGINT drain, a second one ends at once;
-                          SIGHUP reads the credentials anew. -1: none. Taken over */
+                          SIGUSR1 retires; SIGHUP reads the credentials anew. -1: none. Taken over */
     uint32_t alive_ms; /* how often CONTROL_ALIVE, at most 1000; 0: every 1000 */
     void (*notice)(void *context, enum control_notice notice); /* may be NULL */
     void *notice_context;

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "tests/lib/cluster.h"
+#include "tests/lib/stop_file.h"
 #include "tests/lib/suite.h"
 
 #define NODES 2
@@ -19,7 +20,7 @@ static char home[600], place[600], port[64];
 /* What differs from node to node has %d, the node's number. */
 struct launch {
     const char *variables[5];
-    const char *options[6];
+    const char *options[8];
 };
 
 static const struct launch launches[] = {
@@ -62,7 +63,7 @@ static const char *of_node(char text[100], const char *format, int node)
 static struct process *start(const struct launch *launch, int node, const char *more,
                              const char *const *command)
 {
-    char texts[11][100];
+    char texts[13][100];
     const char *argv[24] = {SHOALRUN, "--timeout", "100"}, *environment[16] = {home, place, port};
     size_t words = 3, variables = 3;
     environment[variables++] = "SHOAL_TIMEOUT_MS=30000";
@@ -70,7 +71,7 @@ static struct process *start(const struct launch *launch, int node, const char *
         environment[variables++] = of_node(texts[i], launch->variables[i], node);
     if (more)
         environment[variables++] = more;
-    for (size_t i = 0; i < 6 && launch->options[i]; i++)
+    for (size_t i = 0; i < 8 && launch->options[i]; i++)
         argv[words++] = of_node(texts[5 + i], launch->options[i], node);
     argv[words++] = "--";
     for (size_t i = 0; command[i]; i++)
@@ -135,6 +136,63 @@ START_TEST(test_mark_is_taken)
 }
 END_TEST
 
+#define RETIRES "this node has no more ranks"
+
+/* A node whose ranks have ended serves those of the others: a new job of theirs, too. */
+START_TEST(test_end_together)
+{
+    static const struct launch three = {
+        .options = {"--hosts", "127.0.0.[1-3]", "--node-rank", "%d", "--grace", "0", "--verbose"}};
+    static const char script[] =
+        "\"$0\" || exit 1; [ $RANK = 0 ] && exit 0; until [ -e \"$STOP\" ]; do sleep 0.05; done; "
+        "RANK=$((RANK-1)) WORLD_SIZE=2 SHOAL_JOB=later exec \"$0\"";
+    const char *const command[] = {"sh", "-c", script, FIRST, NULL};
+    struct process *nodes[3];
+    struct stop_file stop;
+    char variable[600];
+    stop_file_create(&stop);
+    snprintf(variable, sizeof(variable), "STOP=%s", stop.path);
+    for (int i = 0; i < 3; i++)
+        nodes[i] = start(&three, i, variable, command);
+    ck_assert_msg(process_wait_text(nodes[0], RETIRES, CLUSTER_PATIENCE_MS), "%s",
+                  process_errors(nodes[0]));
+    stop_file_raise(&stop);
+    for (int i = 2; i >= 0; i--) {
+        int code = process_wait(nodes[i], CLUSTER_PATIENCE_MS);
+        ck_assert_msg(code == 0, "%d: %s", code, process_errors(nodes[i]));
+        char line[64];
+        snprintf(line, sizeof(line), "rank %d of 2: ", i - 1);
+        ck_assert_int_eq(strstr(process_output(nodes[i]), line) != NULL, i > 0);
+        process_free(nodes[i]);
+    }
+    stop_file_free(&stop);
+}
+END_TEST
+
+/* Whoever does not want to wait for the others sends a signal, or has given a time. */
+START_TEST(test_end_alone)
+{
+    static const struct launch first = {
+        .options = {"--hosts", "127.0.0.[1-2]", "--node-rank", "0", "--verbose"}};
+    static const struct launch second = {
+        .options = {"--hosts", "127.0.0.[1-2]", "--node-rank", "1", "--timeout", "2"}};
+    const char *const command[] = {"true", NULL}, *const waits[] = {"sleep", "100", NULL};
+    const char *const comes[] = {"sh", "-c", "WORLD_SIZE=1 RANK=0 exec \"$0\"", FIRST, NULL};
+    struct process *other = start(&launches[4], 1, NULL, waits);
+    struct process *one = start(&first, 0, NULL, comes);
+    ck_assert_msg(process_wait_text(one, RETIRES, CLUSTER_PATIENCE_MS), "%s", process_errors(one));
+    process_signal(one, SIGTERM);
+    ck_assert_int_eq(process_wait(one, CLUSTER_PATIENCE_MS), 128 + SIGTERM);
+    process_free(one);
+    process_signal(other, SIGTERM);
+    process_wait(other, CLUSTER_PATIENCE_MS);
+    process_free(other);
+    one = start(&second, 1, NULL, command);
+    ck_assert_int_eq(process_wait(one, CLUSTER_PATIENCE_MS), 124);
+    process_free(one);
+}
+END_TEST
+
 /* What the nodes do not agree on ends both. */
 START_TEST(test_disagreement)
 {
@@ -164,6 +222,8 @@ int main(void)
     tcase_add_loop_test(tests, test_sums, 0, sizeof(launches) / sizeof(launches[0]));
     tcase_add_test(tests, test_master);
     tcase_add_test(tests, test_mark_is_taken);
+    tcase_add_test(tests, test_end_together);
+    tcase_add_test(tests, test_end_alone);
     tcase_add_test(tests, test_disagreement);
     suite_add_tcase(suite, tests);
     return suite_main(suite);

@@ -135,6 +135,83 @@ START_TEST(test_drain_too_long)
 }
 END_TEST
 
+static void retire(uint32_t node)
+{
+    coordinator_retire(network_coordinator(network, node), network_now(network));
+    network_settle(network);
+}
+
+static bool retired(uint32_t node)
+{
+    struct coordinator *coordinator = network_coordinator(network, node);
+    coordinator_tick(coordinator, network_now(network));
+    return coordinator_retired(coordinator);
+}
+
+/* A node without ranks goes on as home and server of others' jobs, new ones too, until all are so.
+ */
+START_TEST(test_retire_together)
+{
+    struct network_worker *workers[4], *later[2];
+    network_join_four(network, workers, network_name_at(network, (uint32_t)_i));
+    network_leave(network, workers[0]);
+    network_leave(network, workers[1]);
+    retire(0);
+    ck_assert(!retired(0));
+    network_leave(network, workers[2]);
+    network_leave(network, workers[3]);
+    network_settle(network);
+    for (int rank = 0; rank < 2; rank++)
+        later[rank] =
+            network_join(network, (uint32_t)rank + 1, network_name_at(network, 0), 2, rank, -1, 0);
+    network_settle(network);
+    ck_assert_uint_eq(network_engine_jobs(network, 0), 1);
+    ck_assert_uint_eq(later[0]->failed_count + later[1]->failed_count, 0);
+    network_leave(network, later[0]);
+    network_leave(network, later[1]);
+    retire(1);
+    network_run(network, 10000);
+    ck_assert(!retired(0) && !retired(1));
+    retire(2);
+    for (uint32_t node = 0; node < 3; node++)
+        ck_assert(retired(node));
+    network_assert_empty(network);
+}
+END_TEST
+
+/* One that drains has no ranks soon; one that is lost may come again within timeouts.restart_ms. */
+START_TEST(test_retire_without_the_lost)
+{
+    uint32_t restart_ms = network_config(network, 0)->restart_ms;
+    retire(0);
+    coordinator_drain(network_coordinator(network, 1), network_now(network), 1000);
+    network_settle(network);
+    ck_assert(!retired(0));
+    network_cut(network, 0, 2, "lost");
+    network_run(network, restart_ms - 100);
+    ck_assert(!retired(0));
+    network_run(network, 200);
+    ck_assert(retired(0));
+}
+END_TEST
+
+/* What it had said before it was lost says nothing of the one that comes in its place. */
+START_TEST(test_retire_anew)
+{
+    retire(0);
+    retire(1);
+    retire(2);
+    ck_assert(retired(0));
+    network_crash(network, 1);
+    network_settle(network);
+    network_connect_all(network);
+    network_settle(network);
+    ck_assert(!retired(0) && !retired(2));
+    retire(1);
+    ck_assert(retired(0) && retired(1) && retired(2));
+}
+END_TEST
+
 int main(void)
 {
     TCase *cases = tcase_create("drain");
@@ -145,6 +222,9 @@ int main(void)
     tcase_add_loop_test(cases, test_drain_waits_for_the_others_to_leave, 0, 3);
     tcase_add_loop_test(cases, test_drain_tells_jobs_apart, 0, 3);
     tcase_add_loop_test(cases, test_drain_does_not_wait_for_ever, 0, 3);
+    tcase_add_loop_test(cases, test_retire_together, 0, 3);
+    tcase_add_test(cases, test_retire_without_the_lost);
+    tcase_add_test(cases, test_retire_anew);
     Suite *suite = suite_create("coordinator_drain");
     suite_add_tcase(suite, cases);
     return suite_main(suite);

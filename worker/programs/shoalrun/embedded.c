@@ -191,6 +191,16 @@ int embedded_configure(struct embedded *embedded, const char *secret, const char
     return result;
 }
 
+int embedded_open_pipe(struct embedded *embedded, struct error *error)
+{
+    int alive[2];
+    if (pipe2(alive, O_CLOEXEC))
+        return error_set_errno(error, errno, "cannot open a pipe");
+    embedded->alive_read = alive[0];
+    embedded->alive_write = alive[1];
+    return 0;
+}
+
 void embedded_program(char path[PATH_MAX])
 {
     static const char name[] = "shoald";

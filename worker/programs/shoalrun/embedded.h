@@ -41,6 +41,8 @@ int embedded_listen(struct embedded *embedded, const struct folder *folder,
  * a file whose keys come on top, or NULL. */
 int embedded_configure(struct embedded *embedded, const char *secret, const char *extra_path,
                        struct error *error);
+/* Open the pipe with whose end the daemons end. */
+int embedded_open_pipe(struct embedded *embedded, struct error *error);
 /* shoald beside this program, or "shoald" for PATH. */
 void embedded_program(char path[PATH_MAX]);
 /* Starts shoald number i as the supervisor's children[i]. */

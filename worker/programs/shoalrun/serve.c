@@ -19,6 +19,7 @@ struct served {
     uint32_t nodes, node;
     struct launch_host *hosts; /* [nodes] */
     struct folder folder;
+    int ranks_read, ranks_write; /* of the pipe `alive` */
     struct embedded embedded;
     struct supervisor supervisor;
     struct child child;
@@ -34,18 +35,18 @@ static void serve_unbind(void)
     sched_setaffinity(0, sizeof(all), &all);
 }
 
-static int serve_open_alive(struct served *served, struct error *error)
+static int serve_open_pipes(struct served *served, struct error *error)
 {
     char path[FOLDER_BYTES + 8];
     snprintf(path, sizeof(path), "%s/alive", served->folder.path);
     if (mkfifo(path, 0600))
         return error_set_errno(error, errno, "cannot make %s", path);
-    /* Both ends are open from now on: the daemon sees no end before a rank has come. */
-    served->embedded.alive_write = open(path, O_RDWR | O_CLOEXEC);
-    served->embedded.alive_read = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    return served->embedded.alive_write >= 0 && served->embedded.alive_read >= 0
-               ? 0
-               : error_set_errno(error, errno, "cannot open %s", path);
+    /* Both ends are open from now on: no end is seen before a rank has come. */
+    served->ranks_write = open(path, O_RDWR | O_CLOEXEC);
+    served->ranks_read = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (served->ranks_write < 0 || served->ranks_read < 0)
+        return error_set_errno(error, errno, "cannot open %s", path);
+    return embedded_open_pipe(&served->embedded, error);
 }
 
 static int serve_listen(struct served *served, char *const *environment, struct error *error)
@@ -60,7 +61,7 @@ static int serve_listen(struct served *served, char *const *environment, struct 
     int code = folder_make(&served->folder, launch_variable(environment, "TMPDIR"), error);
     if (code == 0)
         code = embedded_listen(&served->embedded, &served->folder, &config, served->node, 1, error);
-    return code ? code : serve_open_alive(served, error);
+    return code ? code : serve_open_pipes(served, error);
 }
 
 /* --- what it is told ------------------------------------------------------------------------- */
@@ -107,7 +108,7 @@ static int serve_hear_all(struct served *served, struct error *error)
 static int serve_start(struct served *served, char *const *environment, struct error *error)
 {
     char **own = launch_daemon_environment(environment);
-    int code = own ? supervisor_init(&served->supervisor, &served->child, 1, 0, 0, error)
+    int code = own ? supervisor_init(&served->supervisor, &served->child, 1, 0, 1, error)
                    : error_set(error, ERR_MEMORY, "out of memory");
     if (code == 0)
         code = embedded_configure(&served->embedded, served->secret, NULL, error);
@@ -127,13 +128,15 @@ static void serve_leave(void)
         close(nothing);
 }
 
-/* The log stays for as long as ranks may read it. */
+/* The daemon stays for as long as ranks are here, or on another node; the log, as long as ranks may
+ * read it. */
 static void serve_attend(struct served *served)
 {
-    close(served->embedded.alive_write);
-    served->embedded.alive_write = -1;
-    supervisor_wait_daemons(&served->supervisor);
-    struct pollfd ranks = {.fd = served->embedded.alive_read};
+    struct pollfd ranks = {.fd = served->ranks_read};
+    close(served->ranks_write);
+    supervisor_wait_daemons(&served->supervisor, served->ranks_read);
+    supervisor_retire_daemons(&served->supervisor);
+    supervisor_stop_daemons(&served->supervisor);
     while (poll(&ranks, 1, -1) < 0 && errno == EINTR)
         ;
 }

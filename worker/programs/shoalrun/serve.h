@@ -13,8 +13,9 @@
  *   hears   HOST PORT, a line for each node
  *   says    started
  *
- * or, at any time, "error CODE TEXT". The daemon ends when nobody has `alive` open any more; the
- * folder goes after both. Where its input ends before, nothing is started. */
+ * or, at any time, "error CODE TEXT". When nobody has `alive` open any more the daemon retires: it
+ * ends when the same is true of the other nodes. The folder goes after both. Where its input ends
+ * before, nothing is started. */
 int serve(const struct launch_options *options, char *const *environment);
 
 #endif

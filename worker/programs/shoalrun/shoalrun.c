@@ -203,14 +203,7 @@ static int daemons_prepare(struct run *run, struct error *error)
                          : run_secret_make(secret, error);
     if (result == 0)
         result = embedded_configure(&run->embedded, secret, options->config_path, error);
-    int alive[2];
-    if (result == 0 && pipe2(alive, O_CLOEXEC))
-        result = error_set_errno(error, errno, "cannot open a pipe");
-    else if (result == 0) {
-        run->embedded.alive_read = alive[0];
-        run->embedded.alive_write = alive[1];
-    }
-    return result;
+    return result ? result : embedded_open_pipe(&run->embedded, error);
 }
 
 /* Everything between the blocking of signals and their release. */
@@ -235,6 +228,8 @@ static int run_supervised(struct run *run, char *const *environment, struct erro
         result = workers_start(run, environment, error);
     if (result == 0) {
         supervisor_wait_workers(&run->supervisor);
+        if (run->nodes.count > 1 && run->supervisor.exit_code == 0)
+            supervisor_retire_daemons(&run->supervisor);
         supervisor_stop_daemons(&run->supervisor);
         if (run->supervisor.exit_code)
             embedded_print_logs(&run->embedded);

@@ -21,6 +21,7 @@
 #define KILLED_WAIT_NS (5 * NS_PER_S)
 /* A daemon that has been started again so often in so long would only end again. */
 #define RESTARTS_MAX 5u
+#define SAY_NS (10 * NS_PER_S) /* after which a wait is said */
 #define RESTARTS_NS (10 * NS_PER_S)
 
 int child_exit_code(int status)
@@ -69,14 +70,16 @@ static void child_give_back(const struct supervisor *supervisor)
     sigprocmask(SIG_SETMASK, &supervisor->old_mask, NULL);
 }
 
-/* In the child: whoever started us may have ignored or blocked any signal. */
+/* In the child: whoever started us may have ignored or blocked any signal. That by which a daemon
+ * is told to retire waits until it reads signals. */
 static void child_forget_signals(void)
 {
-    sigset_t none;
+    sigset_t retire;
     for (int number = 1; number < NSIG; number++)
         signal(number, SIG_DFL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    sigemptyset(&retire);
+    sigaddset(&retire, SIGUSR1);
+    sigprocmask(SIG_SETMASK, &retire, NULL);
 }
 
 /* In the child: everything up to exec. Reports through the pipe, which closes on success. */
@@ -404,17 +407,40 @@ void supervisor_wait_workers(struct supervisor *supervisor)
         supervisor->exit_code = 1;
 }
 
-void supervisor_wait_daemons(struct supervisor *supervisor)
+void supervisor_wait_daemons(struct supervisor *supervisor, int fd)
 {
+    struct pollfd polled[] = {{.fd = supervisor->signals, .events = POLLIN}, {.fd = fd}};
     struct signalfd_siginfo info;
-    for (;;) {
-        children_reap(supervisor, true);
-        if (!kind_runs(supervisor, CHILD_DAEMON))
-            return;
-        events_wait(supervisor, -1);
+    while (kind_runs(supervisor, CHILD_DAEMON) && !polled[1].revents) {
+        poll(polled, 2, -1);
         while (read(supervisor->signals, &info, sizeof(info)) > 0)
             ;
+        children_reap(supervisor, true);
     }
+}
+
+void supervisor_retire_daemons(struct supervisor *supervisor)
+{
+    uint64_t ends = supervisor->timeout_ns ? supervisor->timeout_ns : UINT64_MAX;
+    uint64_t now = clock_now_ns(), say = now + SAY_NS;
+    kind_signal(supervisor, CHILD_DAEMON, SIGUSR1);
+    for (;;) {
+        children_reap(supervisor, true);
+        if (!kind_runs(supervisor, CHILD_DAEMON) || supervisor->signal_received || now >= ends)
+            break;
+        events_wait(supervisor, supervisor_wait_ms(now, say < ends ? say : ends));
+        signals_read(supervisor);
+        now = clock_now_ns();
+        if (now >= say) {
+            fprintf(stderr, "shoalrun: the ranks of this node have ended; its daemon serves the "
+                            "other nodes until theirs have, too\n");
+            say = UINT64_MAX;
+        }
+    }
+    if (supervisor->signal_received)
+        supervisor->exit_code = 128 + supervisor->signal_received;
+    else if (kind_runs(supervisor, CHILD_DAEMON))
+        supervisor->exit_code = 124;
 }
 
 void supervisor_stop_daemons(struct supervisor *supervisor)

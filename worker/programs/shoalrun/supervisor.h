@@ -77,8 +77,12 @@ int supervisor_start(struct supervisor *supervisor, struct child *child,
 
 /* Waits until all workers have ended. Failures are reported on stderr. */
 void supervisor_wait_workers(struct supervisor *supervisor);
-/* Waits until all daemons have ended by themselves; no signal but SIGKILL ends that. */
-void supervisor_wait_daemons(struct supervisor *supervisor);
+/* Waits until the pipe that fd is of has no writer any more, or all daemons have ended by
+ * themselves; no signal but SIGKILL ends that. */
+void supervisor_wait_daemons(struct supervisor *supervisor, int fd);
+/* Tells the daemons that there are no ranks any more, and waits until no other node has any, so
+ * that they end: as long as the run may last, and no signal comes. It says what it waits for. */
+void supervisor_retire_daemons(struct supervisor *supervisor);
 /* Sends SIGTERM to the daemons, and SIGKILL to those that do not end within the grace. */
 void supervisor_stop_daemons(struct supervisor *supervisor);
 
