@@ -176,6 +176,7 @@ struct message {
     uint32_t least_ranks;   /* of rejoin: how many the next generation is to have; 0: any number */
     uint32_t wait_ms;       /* of rejoin: for so long, newcomers are waited for to make so many */
     uint32_t age_ms;        /* of a process; 0: not known */
+    uint32_t mark;          /* of the run that a rank is of; 0: not known */
     uint32_t duration_ms;
 
     uint32_t request;

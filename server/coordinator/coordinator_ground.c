@@ -164,6 +164,7 @@ struct gathering_member coordinator_applicant(const struct coordinator *c, uint3
         .wait_ms = message->wait_ms,
         .newcomer = message->world_size == 0,
         .recovery = message->recovery,
+        .mark = message->mark,
         .deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms),
         .told_ns = c->now_ns + COORDINATOR_WAITING_NS,
     };

@@ -103,8 +103,25 @@ static int64_t home_before(const struct coordinator *c, const char *job)
 /* Whether the user's own ranks ask for different jobs of one name: none of them can begin. */
 static bool home_differs(const struct gathering *gathering, const struct message *message)
 {
-    return message->uid == gathering->uid && (message->world_size != gathering->world_size ||
-                                              message->recovery != gathering->recovery);
+    return message->uid == gathering->uid && !gathering_is_of_another(gathering, message->mark) &&
+           (message->world_size != gathering->world_size ||
+            message->recovery != gathering->recovery);
+}
+
+/* ERR_REFUSED: a job of this name runs, of another run of this user, and none of its ranks has left
+ * it. Where one has, the next run may begin on its node. */
+static int home_runs_otherwise(const struct coordinator *c, const struct message *message,
+                               struct error *error)
+{
+    for (const struct job *job = c->jobs; job && message->mark != 0; job = job->hh.next)
+        if ((job->state == JOB_OPENING || job->state == JOB_READY) && job->departed_count == 0 &&
+            job->uid == message->uid && job->mark != 0 && job->mark != message->mark &&
+            strcmp(job->name, message->job) == 0)
+            return error_set(error, ERR_REFUSED,
+                             "job '%s' is running with all its %u ranks, in another run: give each "
+                             "run a name of its own (SHOAL_JOB, shoalrun --job)",
+                             job->name, job->world_size);
+    return 0;
 }
 
 int home_job_join(struct coordinator *c, uint32_t node, const struct message *message,
@@ -127,6 +144,8 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
                   coordinator_node_name(c, (uint32_t)before));
     } else if (c->draining) {
         coordinator_drain_error(c, &refusal);
+    } else if (home_runs_otherwise(c, message, &refusal) < 0) {
+        /* this rank waits for nobody */
     } else if (!gathering && unable_refuses(c, node, message, &refusal)) {
         /* one of its ranks cannot join */
     } else if (!gathering && home_make_room(c, message->uid, &refusal) == 0) {
@@ -245,7 +264,8 @@ static int home_build_open(struct coordinator *c, const struct gathering *gather
                                 .generation = gathering->generation,
                                 .lineage = gathering->lineage,
                                 .uid = gathering->uid,
-                                .recovery = gathering->recovery};
+                                .recovery = gathering->recovery,
+                                .mark = gathering->mark};
     snprintf(message->job, sizeof(message->job), "%s", gathering->name);
     do
         message->job_id = c->io.random(c->io.context);

@@ -94,6 +94,7 @@ struct worker {
     bool whole;        /* it goes on only if no rank is lost (former) */
     uint32_t recovery; /* enum message_recovery, as it has asked */
     uint32_t age_ms;   /* of its process when it asked */
+    uint32_t mark;     /* of its run; 0: not known */
     bool released;     /* the engine has let go of its arena */
     struct job *job;   /* from WORKER_OPENING to WORKER_LEAVING */
     uint32_t rank;

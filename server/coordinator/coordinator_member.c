@@ -94,6 +94,7 @@ void member_ask_home(struct coordinator *c, struct worker *worker)
         .timeout_ms = coordinator_remaining_ms(c, worker->deadline_ns),
         .recovery = worker->recovery,
         .age_ms = worker->age_ms,
+        .mark = worker->mark,
     };
     snprintf(message.job, sizeof(message.job), "%s", worker->name);
     worker->asked = true;
@@ -191,6 +192,7 @@ int member_join(struct coordinator *c, uint32_t id,
     worker->newcomer = message->world_size == 0;
     worker->recovery = message->recovery;
     worker->age_ms = message->age_ms;
+    worker->mark = message->mark;
     worker->home = c->config->self;
     member_home_lost(c, worker); /* until it has been told */
     if (refusal.code != 0)

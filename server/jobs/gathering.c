@@ -38,6 +38,11 @@ bool gathering_complete(const struct gathering *gathering)
     return gathering->count == gathering->world_size;
 }
 
+bool gathering_is_of_another(const struct gathering *gathering, uint32_t mark)
+{
+    return mark != 0 && gathering->mark != 0 && mark != gathering->mark;
+}
+
 static const char *gathering_recovery_name(uint32_t recovery)
 {
     static const char *const names[] = {"recovery as configured", "recovery", "no recovery"};
@@ -52,6 +57,12 @@ int gathering_add(struct gathering *gathering, const struct gathering_member *me
         return error_set(error, ERR_REFUSED,
                          "job '%s' belongs to user %u; process %u on node %s runs as user %u",
                          gathering->name, gathering->uid, member->pid, node, uid);
+    if (gathering_is_of_another(gathering, member->mark))
+        return error_set(
+            error, ERR_REFUSED,
+            "job '%s' gathers the ranks of another run than that of process %u on node "
+            "%s: give each run a name of its own (SHOAL_JOB, shoalrun --job)",
+            gathering->name, member->pid, node);
     if (world_size != gathering->world_size)
         return error_set(error, ERR_REFUSED,
                          "job '%s' has a world size of %u by its first rank; process %u on node %s "
@@ -76,6 +87,8 @@ int gathering_add(struct gathering *gathering, const struct gathering_member *me
             return error_set(error, ERR_REFUSED, "process %u on node %s has joined job '%s' twice",
                              member->pid, node, gathering->name);
     }
+    if (gathering->mark == 0)
+        gathering->mark = member->mark;
     gathering->members[gathering->count++] = *member;
     gathering->timeout_text[0] = '\0';
     return 0;

@@ -18,6 +18,7 @@ struct gathering_member {
     int32_t local_rank; /* -1: unknown */
     uint32_t pid;
     uint32_t recovery; /* enum message_recovery */
+    uint32_t mark;     /* of its run; 0: not known */
     bool newcomer;     /* it has had no rank of the job yet: its lot is not that of the others */
     bool returned;     /* it has come back to the daemon that was started in its daemon's place */
     uint64_t deadline_ns;
@@ -32,6 +33,7 @@ struct gathering {
     uint32_t uid;
     uint32_t world_size;
     uint32_t recovery; /* enum message_recovery: of its first member, or of the job that goes on */
+    uint32_t mark;     /* of the run whose job it is; 0: not known yet */
     uint32_t generation; /* that it becomes; 1, or later of a job that goes on */
     uint64_t lineage;    /* 0, or the id of that job's first generation */
     uint32_t *elders;    /* of a job that goes on: of whom its next home is chosen */
@@ -57,8 +59,10 @@ struct gathering {
 struct gathering *gathering_create(const char *name, uint32_t uid, uint32_t world_size);
 void gathering_free(struct gathering *gathering);
 
-/* ERR_REFUSED, the text naming both sides, when user, world size, recovery or rank do not fit with
- * those who are here. The gathering must not be complete. */
+/* Whether the ranks that gather are of another run than the mark. */
+bool gathering_is_of_another(const struct gathering *gathering, uint32_t mark);
+/* ERR_REFUSED, the text naming both sides, when user, run, world size, recovery or rank do not fit
+ * with those who are here. The gathering must not be complete. */
 int gathering_add(struct gathering *gathering, const struct gathering_member *member, uint32_t uid,
                   uint32_t world_size, const struct config *config, struct error *error);
 /* Whether it was there. */

@@ -98,6 +98,7 @@ int job_create(struct job **created, const struct message *message, uint32_t hom
     job->lineage = message->lineage ? message->lineage : message->job_id;
     job->uid = message->uid;
     job->recovery = message->recovery;
+    job->mark = message->mark;
     job->world_size = message->ranks.count;
     job->server_count = message->servers.count;
     job->roster = roster;

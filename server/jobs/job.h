@@ -45,6 +45,7 @@ struct job {
     char name[MESSAGE_NAME_BYTES];
     uint32_t generation;
     uint32_t recovery; /* enum message_recovery */
+    uint32_t mark;     /* of the run whose job it is; 0: not known */
     uint64_t lineage;  /* the id of its first generation */
     uint32_t uid;
     uint32_t world_size;

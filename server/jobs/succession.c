@@ -67,6 +67,7 @@ struct succession *succession_create(const struct job *job, const struct success
     made->generation = job->generation;
     made->uid = job->uid;
     made->recovery = job->recovery;
+    made->mark = job->mark;
     made->world_size = job->world_size;
     made->roster = job->roster;
     made->self = job->self;
@@ -447,6 +448,7 @@ struct gathering *succession_gather(const struct succession *succession, uint32_
     gathering->generation = succession->generation + 1;
     gathering->lineage = succession->lineage;
     gathering->recovery = succession->recovery;
+    gathering->mark = succession->mark;
     for (uint32_t i = 0; i < succession->ask_count; i++) {
         gathering->members[i] = succession->asks[i];
         gathering->members[i].rank = (int32_t)i;

@@ -24,6 +24,7 @@ struct succession {
     uint64_t lineage; /* the id of the job's first generation */
     char name[MESSAGE_NAME_BYTES];
     uint32_t recovery; /* of the job, which goes on with it */
+    uint32_t mark;     /* likewise */
     uint32_t generation, uid, world_size, roster;
     uint32_t self, first_home;
     uint32_t *rank_nodes; /* [world_size] */

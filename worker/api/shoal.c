@@ -79,6 +79,13 @@ static const char *shoal_variable(const char *own, const char *launchers)
     return launchers && !env_text(own) ? launchers : own;
 }
 
+/* Two runs of one name are told apart. A job that has another name is not the run's. */
+static uint32_t read_mark(const char *name, const char *launched_job)
+{
+    const char *job = env_text("SHOAL_JOB"), *mark = env_text("SHOAL_MARK");
+    return job && strcmp(job, name) == 0 ? launched_mark(mark ? mark : launched_job) : 0;
+}
+
 static int read_settings(const struct shoal_options *given, struct job_settings *settings,
                          struct error *error)
 {
@@ -106,6 +113,7 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
     if (code == 0)
         code = copy_text(settings->socket_path, sizeof(settings->socket_path), "the socket's path",
                          options.socket_path, "SHOAL_SOCKET", SHOAL_DEFAULT_SOCKET, error);
+    settings->mark = read_mark(settings->name, launched.job);
     if (code == 0)
         code = read_integer(options.world_size, "world_size",
                             shoal_variable("WORLD_SIZE", launched.world_size), 1, MESSAGE_RANKS_MAX,

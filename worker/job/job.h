@@ -265,6 +265,7 @@ struct job_settings {
     uint64_t arena_bytes;
     bool newcomer; /* rank and world_size are not known */
     int recovery;  /* of shoal_options */
+    uint32_t mark; /* of the run whose job it is; 0: not known */
 };
 /* Connect, join and set everything up except the background thread. The codes are those of
  * shoal_open. */

@@ -84,6 +84,7 @@ int joining_ask(struct shoal_job *job, const struct job_settings *settings, stru
         .local_rank = settings->local_rank,
         .timeout_ms = (uint32_t)((end_ns - now_ns) / NS_PER_MS),
         .age_ms = process_age_ms(),
+        .mark = settings->newcomer ? 0 : settings->mark,
         .recovery = settings->recovery > 0   ? MESSAGE_RECOVERY_ON
                     : settings->recovery < 0 ? MESSAGE_RECOVERY_OFF
                                              : MESSAGE_RECOVERY_CONFIGURED,

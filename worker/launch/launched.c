@@ -165,6 +165,20 @@ uint32_t launched_local_size(const struct launched *launched)
     return number_text_parse(digits, 1, UINT32_MAX, &count, NULL) == 0 ? (uint32_t)count : 0;
 }
 
+uint64_t launched_hash(uint64_t hash, const char *text)
+{
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3;
+    return hash;
+}
+
+uint32_t launched_mark(const char *text)
+{
+    uint64_t hash = launched_hash(LAUNCHED_HASH, text);
+    uint32_t mark = (uint32_t)(hash ^ hash >> 32);
+    return *text ? mark + (mark == 0) : 0;
+}
+
 /* The words of this process's command line, as far as there is room. */
 static void launched_command(char *text, size_t bytes)
 {

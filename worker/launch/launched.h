@@ -30,6 +30,13 @@ void launched_read_node(struct launched *launched);
 /* Return how many processes this one's launcher has started on this node, or 0: it does not say. */
 uint32_t launched_local_size(const struct launched *launched);
 
+/* Hash a text behind others, of which the first has LAUNCHED_HASH before it (FNV-1a). */
+#define LAUNCHED_HASH 0xcbf29ce484222325
+uint64_t launched_hash(uint64_t hash, const char *text);
+/* Return the number by which daemons tell runs apart, from a text that no other run has; 0 for "".
+ */
+uint32_t launched_mark(const char *text);
+
 #define LAUNCHED_LINE_BYTES 512
 /* Write the line that starts this process's program by shoalrun, on the nodes and with the ranks
  * that its launcher has given it. Returns 0 when it has no launcher: line is "". */

@@ -63,6 +63,8 @@ static const struct inherited cases[] = {
      0, false},
     {"SHOAL_JOB=mine; export SHOAL_JOB; exec $RUN -n 1 --job other -- sh -c 'echo job $SHOAL_JOB'",
      "job other", 0, false},
+    {"SHOAL_JOB=$(printf %64s | tr ' ' x); export SHOAL_JOB; exec $RUN -n 1 -- true",
+     "SHOAL_JOB: must have 1 to 63 bytes", 2, false},
 };
 
 START_TEST(test_inherited)

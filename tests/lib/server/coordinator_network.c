@@ -312,6 +312,11 @@ void network_lose_fabric(struct network *network, uint32_t node, uint32_t peer)
 
 /* --- workers */
 
+void network_set_mark(struct network *network, uint32_t mark)
+{
+    network->mark = mark;
+}
+
 void network_set_age(struct network *network, uint32_t age_ms)
 {
     network->age_ms = age_ms;
@@ -359,6 +364,7 @@ struct network_worker *network_join(struct network *network, uint32_t node, cons
         .local_rank = local_rank,
         .timeout_ms = timeout_ms,
         .age_ms = network->age_ms,
+        .mark = network->mark,
     };
     snprintf(message.job, sizeof(message.job), "%s", job);
     network_say(network, worker, &message);

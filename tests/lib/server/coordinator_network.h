@@ -93,6 +93,7 @@ struct network_worker *network_join(struct network *network, uint32_t node, cons
 void network_set_uid(struct network *network, uint32_t uid); /* of workers to come */
 /* From now on too much of this user's waits for peers; 0: of nobody's. */
 void network_set_unheard(struct network *network, uint32_t uid);
+void network_set_mark(struct network *network, uint32_t mark);  /* of their run */
 void network_set_age(struct network *network, uint32_t age_ms); /* of their processes */
 int network_say(struct network *network, struct network_worker *worker,
                 const struct message *message);

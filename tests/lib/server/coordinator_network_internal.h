@@ -71,7 +71,7 @@ struct node {
 struct network {
     uint32_t count;
     uint64_t now_ns, random;
-    uint32_t uid, next_worker, age_ms;
+    uint32_t uid, next_worker, age_ms, mark;
     uint32_t unheard; /* the user of whom too much waits for peers; 0: nobody */
     struct log log;
     int log_fd; /* -1: nowhere */

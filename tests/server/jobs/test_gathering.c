@@ -12,6 +12,7 @@ static const struct config config = {.servers = servers, .server_count = 3};
 static struct gathering *gathering;
 static struct error error;
 static uint32_t wished_recovery; /* enum message_recovery, of those that come */
+static uint32_t mark;            /* of their run */
 
 static void teardown(void)
 {
@@ -27,6 +28,7 @@ static void start(uint32_t world_size)
     ck_assert_ptr_nonnull(gathering);
     error = (struct error){0};
     wished_recovery = MESSAGE_RECOVERY_CONFIGURED;
+    mark = 0;
 }
 
 static int add_as(uint32_t uid, uint32_t world_size, uint32_t node, uint32_t member, int32_t rank,
@@ -37,7 +39,8 @@ static int add_as(uint32_t uid, uint32_t world_size, uint32_t node, uint32_t mem
                                    .rank = rank,
                                    .local_rank = local_rank,
                                    .pid = 500 + member,
-                                   .recovery = wished_recovery};
+                                   .recovery = wished_recovery,
+                                   .mark = mark};
     return gathering_add(gathering, &one, uid, world_size, &config, &error);
 }
 
@@ -104,6 +107,26 @@ START_TEST(test_refused_world_size)
     ck_assert_str_eq(error.text, "job 'train' has a world size of 2 by its first rank; process 504 "
                                  "on node c asks for 3");
     ck_assert_uint_eq(gathering->count, 1);
+}
+END_TEST
+
+/* One whose run is not known fits with any. */
+START_TEST(test_refused_run)
+{
+    start(4);
+    add_well(0, 1, 0, -1);
+    mark = 7;
+    add_well(1, 2, 1, -1);
+    mark = 8;
+    ck_assert_int_eq(add_as(1000, 3, 2, 4, 2, -1), ERR_REFUSED);
+    ck_assert_str_eq(error.text,
+                     "job 'train' gathers the ranks of another run than that of process "
+                     "504 on node c: give each run a name of its own (SHOAL_JOB, "
+                     "shoalrun --job)");
+    mark = 0;
+    add_well(2, 4, 2, -1);
+    mark = 7;
+    add_well(2, 5, 3, -1);
 }
 END_TEST
 
@@ -212,12 +235,12 @@ START_TEST(test_order_of_arrival_does_not_matter)
 {
     /* All ranks of a job must get the same numbers however their joins raced. */
     static const struct gathering_member all[] = {
-        {0, 1, -1, 0, 1, 0, false, false, 0, false, 0, 0, 0},
-        {0, 2, -1, 1, 2, 0, false, false, 0, false, 0, 0, 0},
-        {1, 1, 4, 0, 3, 0, false, false, 0, false, 0, 0, 0},
-        {1, 2, -1, 0, 4, 0, false, false, 0, false, 0, 0, 0},
-        {2, 1, -1, -1, 5, 0, false, false, 0, false, 0, 0, 0},
-        {2, 2, 0, -1, 6, 0, false, false, 0, false, 0, 0, 0},
+        {0, 1, -1, 0, 1, 0, 0, false, false, 0, false, 0, 0, 0},
+        {0, 2, -1, 1, 2, 0, 0, false, false, 0, false, 0, 0, 0},
+        {1, 1, 4, 0, 3, 0, 0, false, false, 0, false, 0, 0, 0},
+        {1, 2, -1, 0, 4, 0, 0, false, false, 0, false, 0, 0, 0},
+        {2, 1, -1, -1, 5, 0, 0, false, false, 0, false, 0, 0, 0},
+        {2, 2, 0, -1, 6, 0, 0, false, false, 0, false, 0, 0, 0},
     };
     unsigned seed = (unsigned)_i + 1;
     uint32_t order[6] = {0, 1, 2, 3, 4, 5};
@@ -322,6 +345,7 @@ int main(void)
     tcase_add_test(cases, test_refused_user);
     tcase_add_test(cases, test_refused_world_size);
     tcase_add_test(cases, test_refused_rank_given_twice);
+    tcase_add_test(cases, test_refused_run);
     tcase_add_test(cases, test_refused_twice_the_same);
     tcase_add_test(cases, test_withdrawn);
     tcase_add_test(cases, test_removed_by_place);

@@ -216,6 +216,16 @@ START_TEST(test_a_long_name)
 }
 END_TEST
 
+/* Numbers of runs. 0 is nobody's. */
+START_TEST(test_marks)
+{
+    ck_assert_uint_eq(launched_mark(""), 0);
+    ck_assert_uint_ne(launched_mark("slurm-17-0"), 0);
+    ck_assert_uint_eq(launched_mark("slurm-17-0"), launched_mark("slurm-17-0"));
+    ck_assert_uint_ne(launched_mark("slurm-17-0"), launched_mark("slurm-17-1"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("launched");
@@ -231,6 +241,7 @@ int main(void)
     tcase_add_test(core, test_launchers_of_nodes);
     tcase_add_test(core, test_lines);
     tcase_add_test(core, test_a_long_name);
+    tcase_add_test(core, test_marks);
     suite_add_tcase(suite, core);
     return suite_main(suite);
 }

@@ -309,19 +309,19 @@ static char **environment_with(char *const *inherited, const struct variable *ad
 char **launch_worker_environment(char *const *inherited, const struct launch_worker *worker,
                                  const struct launch_told *told)
 {
-    struct variable added[10] = {
+    struct variable added[11] = {
         {.name = "RANK"},       {.name = "WORLD_SIZE"},
         {.name = "LOCAL_RANK"}, {.name = "LOCAL_WORLD_SIZE"},
         {.name = "SHOAL_JOB"},  {.name = "SHOAL_SOCKET"},
-        {.name = "SHOAL_RUN"},
+        {.name = "SHOAL_RUN"},  {.name = "SHOAL_MARK"},
     };
     const uint32_t numbers[] = {worker->rank, worker->world_size, worker->local_rank,
                                 worker->local_world_size};
-    const char *texts[] = {told->job, told->socket_path, told->folder};
-    size_t count = 7;
+    const char *texts[] = {told->job, told->socket_path, told->folder, told->mark};
+    size_t count = 8;
     for (size_t i = 0; i < 4; i++)
         snprintf(added[i].value, sizeof(added[i].value), "%u", numbers[i]);
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < 4; i++)
         snprintf(added[4 + i].value, sizeof(added[4 + i].value), "%s", texts[i]);
     if (told->in_place_of) {
         added[count].name = "SHOAL_AS";

@@ -69,6 +69,7 @@ struct launch_worker launch_worker(const struct launch_options *options, uint32_
 /* What a worker is told beside its place. */
 struct launch_told {
     const char *job, *socket_path, *folder;
+    const char *mark;        /* which no other run has */
     const char *in_place_of; /* NULL: nothing */
     const char *master;      /* host of PyTorch's store; NULL: all ranks are on this machine */
     uint16_t master_port;
@@ -76,9 +77,9 @@ struct launch_told {
 /* The value of `name` in an environment list, or NULL. */
 const char *launch_variable(char *const *environment, const char *name);
 /* The inherited environment with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, SHOAL_JOB,
- * SHOAL_SOCKET and SHOAL_RUN (the folder) set, SHOAL_AS with in_place_of, and MASTER_ADDR and
- * MASTER_PORT with a master, unless they are there. One allocation for free(); NULL: out of
- * memory. */
+ * SHOAL_SOCKET, SHOAL_RUN (the folder) and SHOAL_MARK set, SHOAL_AS with in_place_of, and
+ * MASTER_ADDR and MASTER_PORT with a master, unless they are there. One allocation for free();
+ * NULL: out of memory. */
 char **launch_worker_environment(char *const *inherited, const struct launch_worker *worker,
                                  const struct launch_told *told);
 /* The inherited environment with what keeps libfabric's psm providers from taking over signals. */

@@ -15,7 +15,6 @@
 /* Below those that systems give out by themselves. Each run has two. */
 #define PORT_FIRST 20000
 #define PORT_PAIRS 6000
-#define HASH_FIRST 0xcbf29ce484222325
 
 /* --- the list -------------------------------------------------------------------------------- */
 
@@ -245,22 +244,14 @@ static int nodes_compare(const void *one, const void *other)
                   ((const struct launch_host *)other)->address);
 }
 
-/* FNV-1a, of a text behind others. */
-static uint64_t nodes_hash(uint64_t hash, const char *text)
-{
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3;
-    return hash;
-}
-
 /* What no other run on these nodes has, as far as anybody has said. */
 static void nodes_set_mark(struct nodes *nodes, const struct launch_options *options,
                            const struct launched *launched)
 {
-    uint64_t hash = HASH_FIRST;
+    uint64_t hash = LAUNCHED_HASH;
     const char *job = options->job ? options->job : env_text("SHOAL_JOB");
     for (uint32_t i = 0; i < nodes->count; i++)
-        hash = nodes_hash(hash, nodes->hosts[i].address);
+        hash = launched_hash(hash, nodes->hosts[i].address);
     if (launched->job[0])
         snprintf(nodes->mark, sizeof(nodes->mark), "%s", launched->job);
     else if (job)
@@ -272,7 +263,7 @@ static void nodes_set_mark(struct nodes *nodes, const struct launch_options *opt
 static int nodes_set_port(struct nodes *nodes, struct error *error)
 {
     long long port = 0;
-    uint64_t hash = nodes_hash(HASH_FIRST, nodes->mark);
+    uint64_t hash = launched_hash(LAUNCHED_HASH, nodes->mark);
     int code = env_integer("SHOAL_PORT", 1, UINT16_MAX - 1,
                            PORT_FIRST + 2 * (long long)(hash % PORT_PAIRS), &port, error);
     nodes->port = (uint16_t)port;

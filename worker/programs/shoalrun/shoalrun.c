@@ -27,7 +27,7 @@
 struct run {
     struct launch_options options;
     struct nodes nodes;
-    char job[LAUNCH_JOB_BYTES];
+    char job[LAUNCH_JOB_BYTES], mark[LAUNCH_JOB_BYTES];
     const char *socket_path; /* of the running daemon, or NULL: embedded */
     struct folder folder;
     struct embedded embedded;
@@ -103,6 +103,7 @@ static int shoalrun_worker_start(struct run *run, uint32_t index, char *const *e
         .job = run->job,
         .socket_path = socket_path,
         .folder = run->folder.path,
+        .mark = run->mark,
         .in_place_of = run->options.in_place_of,
         .master = run->nodes.count > 1 ? run->nodes.hosts[0].address : NULL,
         .master_port = (uint16_t)(run->nodes.port + 1),
@@ -261,14 +262,22 @@ static int run_job(struct run *run, char *const *environment, struct error *erro
     return result;
 }
 
-static void job_name(struct run *run)
+/* The job's name, and the mark by which two runs of one name are told apart. */
+static int run_name(struct run *run, struct error *error)
 {
     uint64_t random = 0;
     const char *name = run->options.job ? run->options.job : env_text("SHOAL_JOB");
-    if (name || run->nodes.count > 1)
-        snprintf(run->job, sizeof(run->job), "%s", name ? name : run->nodes.mark);
-    else if (getrandom(&random, sizeof(random), 0) >= 0)
-        launch_job_name(run->job, (uint32_t)getpid(), random);
+    if (name && strlen(name) >= sizeof(run->job))
+        return error_set(error, ERR_INVALID, "SHOAL_JOB: must have 1 to %zu bytes",
+                         sizeof(run->job) - 1);
+    if (run->nodes.count > 1)
+        snprintf(run->mark, sizeof(run->mark), "%s", run->nodes.mark);
+    else if (getrandom(&random, sizeof(random), 0) == sizeof(random))
+        launch_job_name(run->mark, (uint32_t)getpid(), random);
+    else
+        return error_set_errno(error, errno, "cannot get random bytes");
+    snprintf(run->job, sizeof(run->job), "%s", name ? name : run->mark);
+    return 0;
 }
 
 /* Which nodes there are, and what follows from that. */
@@ -322,12 +331,13 @@ int main(int argc, char **argv, char **environment)
         return serve(&run.options, environment) ? EXIT_FAILURE : EXIT_SUCCESS;
     if (result == 0)
         result = nodes_choose(&run, &error);
+    if (result == 0)
+        result = run_name(&run, &error);
     if (result) {
         nodes_clear(&run.nodes);
         fprintf(stderr, "shoalrun: %s\nTry 'shoalrun --help'.\n", error.text);
         return EXIT_USAGE;
     }
-    job_name(&run);
     result = run_all(&run, environment, &error);
     nodes_clear(&run.nodes);
     if (result) {

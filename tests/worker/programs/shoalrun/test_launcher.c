@@ -185,7 +185,8 @@ START_TEST(test_worker_environment)
                                         "EMPTY=",    "LOCAL_RANK", "SHOAL_AS=old", NULL};
     struct launch_worker worker = {
         .rank = 5, .world_size = 8, .local_rank = 1, .local_world_size = 4, .node = 1};
-    struct launch_told told = {.job = "job-1", .socket_path = "/tmp/s.sock", .folder = "/tmp/run"};
+    struct launch_told told = {
+        .job = "job-1", .socket_path = "/tmp/s.sock", .folder = "/tmp/run", .mark = "run 7"};
     char **list = launch_worker_environment(inherited, &worker, &told);
     ck_assert_ptr_nonnull(list);
     ck_assert_str_eq(launch_variable(list, "RANK"), "5");
@@ -199,15 +200,16 @@ START_TEST(test_worker_environment)
     ck_assert_str_eq(launch_variable(list, "EMPTY"), "");
     ck_assert_ptr_null(launch_variable(list, "PAT"));
     /* RANK and SHOAL_JOB are there once; the entry without '=' is kept as it was. */
-    ck_assert_uint_eq(list_length(list), 7 - 2 + 7);
+    ck_assert_uint_eq(list_length(list), 7 - 2 + 8);
     ck_assert_str_eq(launch_variable(list, "SHOAL_RUN"), "/tmp/run");
+    ck_assert_str_eq(launch_variable(list, "SHOAL_MARK"), "run 7");
     ck_assert_ptr_null(launch_variable(list, "MASTER_ADDR"));
     ck_assert_str_eq(launch_variable(list, "SHOAL_AS"), "old");
     free(list);
     told.in_place_of = "gloo";
     list = launch_worker_environment(inherited, &worker, &told);
     ck_assert_str_eq(launch_variable(list, "SHOAL_AS"), "gloo");
-    ck_assert_uint_eq(list_length(list), 7 - 3 + 8);
+    ck_assert_uint_eq(list_length(list), 7 - 3 + 9);
     free(list);
     told.master = "n1";
     told.master_port = 20001;
