@@ -12,14 +12,15 @@
 #include "common/log/log.h"
 
 #define CONFIG_NAME_BYTES 64
+#define CONFIG_ADDRESS_BYTES 254 /* of the longest name of a host, with its end */
 #define CONFIG_PATH_BYTES 256
 #define CONFIG_SERVERS_MAX LAYOUT_MAX_SERVERS
 #define CONFIG_LEAST_PINNED_BYTES (1u << 20)
 
 /* One daemon of the roster. Its number (node number) is its position in the list. */
 struct config_server {
-    char name[CONFIG_NAME_BYTES];    /* letters, digits, '-', '_', '.'; unique */
-    char address[CONFIG_NAME_BYTES]; /* numeric IPv4/IPv6 or host name of the control port */
+    char name[CONFIG_NAME_BYTES];       /* letters, digits, '-', '_', '.'; unique */
+    char address[CONFIG_ADDRESS_BYTES]; /* numeric IPv4/IPv6 or host name of the control port */
     uint16_t port;   /* control port, 1..65535; in the file "address": "HOST:PORT" */
     uint32_t weight; /* its share of every buffer; 0: owns no shards. Default 1 */
 };
@@ -31,20 +32,20 @@ struct config {
     uint32_t server_count;
     uint32_t self; /* index of this node in servers */
 
-    char socket_path[CONFIG_PATH_BYTES];      /* "socket.path": default /run/shoal/shoald.sock */
-    uint32_t socket_mode;                     /* "socket.mode": octal string, default "0660" */
-    char listen_address[CONFIG_NAME_BYTES];   /* "listen.address": control, default "127.0.0.1" */
-    uint16_t listen_port;                     /* "listen.port": default this server's port */
-    char secret_file[CONFIG_PATH_BYTES];      /* "secret_file": default "" (loopback only) */
-    char protect[8];                          /* "protect": "none" or "encrypt" */
-    char certificate_file[CONFIG_PATH_BYTES]; /* "certificate_file": default "", as the next two */
-    char key_file[CONFIG_PATH_BYTES];         /* "key_file" */
-    char authority_file[CONFIG_PATH_BYTES];   /* "authority_file" */
+    char socket_path[CONFIG_PATH_BYTES];       /* "socket.path": default /run/shoal/shoald.sock */
+    uint32_t socket_mode;                      /* "socket.mode": octal string, default "0660" */
+    char listen_address[CONFIG_ADDRESS_BYTES]; /* "listen.address": control, default "127.0.0.1" */
+    uint16_t listen_port;                      /* "listen.port": default this server's port */
+    char secret_file[CONFIG_PATH_BYTES];       /* "secret_file": default "" (loopback only) */
+    char protect[8];                           /* "protect": "none" or "encrypt" */
+    char certificate_file[CONFIG_PATH_BYTES];  /* "certificate_file": default "", as the next two */
+    char key_file[CONFIG_PATH_BYTES];          /* "key_file" */
+    char authority_file[CONFIG_PATH_BYTES];    /* "authority_file" */
     bool recovery; /* "recovery": a connection between daemons that breaks goes on */
 
-    char provider[CONFIG_NAME_BYTES];       /* "fabric.provider": default "auto" */
-    char fabric_address[CONFIG_NAME_BYTES]; /* "fabric.address": default = listen.address, or this
-                                               server's host where that is "0.0.0.0" or "::" */
+    char provider[CONFIG_NAME_BYTES];          /* "fabric.provider": default "auto" */
+    char fabric_address[CONFIG_ADDRESS_BYTES]; /* "fabric.address": default = listen.address, or
+                                               this server's host where that is "0.0.0.0" or "::" */
     uint32_t link_mbits; /* "fabric.link_mbits": what this node's link can carry; 0: as its
                             interface says */
 
@@ -83,8 +84,8 @@ struct config {
 
     enum log_level log_level; /* "log.level" */
 
-    char metrics_address[CONFIG_NAME_BYTES]; /* "metrics.address": default "" (off) */
-    uint16_t metrics_port;                   /* "metrics.port": 0 = off */
+    char metrics_address[CONFIG_ADDRESS_BYTES]; /* "metrics.address": default "" (off) */
+    uint16_t metrics_port;                      /* "metrics.port": 0 = off */
 };
 
 /* All problems of one file; every one is a line of text. */

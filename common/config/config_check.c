@@ -25,9 +25,9 @@ static bool address_is_any(const char *address)
     return strcmp(address, "0.0.0.0") == 0 || strcmp(address, "::") == 0;
 }
 
-static void name_copy(char to[CONFIG_NAME_BYTES], const char *from)
+static void address_copy(char to[CONFIG_ADDRESS_BYTES], const char *from)
 {
-    snprintf(to, CONFIG_NAME_BYTES, "%s", from);
+    snprintf(to, CONFIG_ADDRESS_BYTES, "%s", from);
 }
 
 static int resolve_roster(struct config *config)
@@ -40,11 +40,12 @@ static int resolve_roster(struct config *config)
     struct config_server *server = config->servers;
     config->server_count = 1;
     if (!config->node[0])
-        name_copy(config->node, DEFAULT_NODE);
+        snprintf(config->node, sizeof(config->node), "%s", DEFAULT_NODE);
     memcpy(server->name, config->node, sizeof(server->name));
-    name_copy(server->address, strcmp(config->listen_address, "::") == 0 ? "::1"
-                               : address_is_any(config->listen_address)  ? "127.0.0.1"
-                                                                         : config->listen_address);
+    address_copy(server->address, strcmp(config->listen_address, "::") == 0 ? "::1"
+                                  : address_is_any(config->listen_address)
+                                      ? "127.0.0.1"
+                                      : config->listen_address);
     server->port = config->listen_port ? config->listen_port : DEFAULT_PORT;
     server->weight = 1;
     return 0;
@@ -80,8 +81,9 @@ int config_resolve(struct config *config)
                  config->secret_file[0] || config->certificate_file[0] ? "encrypt" : "none");
     resolve_chunk_bytes(config);
     if (!config->fabric_address[0])
-        name_copy(config->fabric_address,
-                  address_is_any(config->listen_address) ? self->address : config->listen_address);
+        address_copy(config->fabric_address, address_is_any(config->listen_address)
+                                                 ? self->address
+                                                 : config->listen_address);
     return 0;
 }
 
@@ -105,7 +107,7 @@ static void check_server_unique(const struct config *config, uint32_t index,
 {
     const struct config_server *server = &config->servers[index];
     char pointer[64];
-    char got[2 * CONFIG_NAME_BYTES];
+    char got[CONFIG_ADDRESS_BYTES + 16];
     bool name_checked = !server->name[0];
     bool address_checked = !server->port;
     for (uint32_t i = 0; i < index && !(name_checked && address_checked); i++) {
@@ -139,7 +141,7 @@ static uint32_t check_roster(const struct config *config, struct config_report *
         check_server_unique(config, i, report);
         if (address_is_any(server->address)) {
             char pointer[64];
-            char got[CONFIG_NAME_BYTES + 2];
+            char got[CONFIG_ADDRESS_BYTES + 2];
             snprintf(pointer, sizeof(pointer), "/servers/%" PRIu32 "/address", i);
             snprintf(got, sizeof(got), "\"%s\"", server->address);
             config_report_text(report, pointer, got, "an address that other nodes can connect to");
@@ -199,7 +201,7 @@ static void check_protection(const struct config *config, struct config_report *
 static void check_beyond_loopback(const char *pointer, const char *address,
                                   const struct config *config, struct config_report *report)
 {
-    char got[CONFIG_NAME_BYTES + 2];
+    char got[CONFIG_ADDRESS_BYTES + 2];
     if (config->secret_file[0] || (config->certificate_file[0] && config_encrypts(config)) ||
         config_report_is_wrong(report, "/secret_file") ||
         config_report_is_wrong(report, "/certificate_file") ||
@@ -218,7 +220,7 @@ static void check_addresses(const struct config *config, struct config_report *r
 {
     const struct config_server *self = &config->servers[config->self];
     bool fabric_wrong = config_report_is_wrong(report, "/fabric/address");
-    char got[CONFIG_NAME_BYTES + 2];
+    char got[CONFIG_ADDRESS_BYTES + 2];
     check_beyond_loopback("/listen/address", config->listen_address, config, report);
     if (!fabric_wrong && address_is_any(config->fabric_address)) {
         snprintf(got, sizeof(got), "\"%s\"", config->fabric_address);

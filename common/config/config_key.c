@@ -53,7 +53,7 @@ static int pattern_match(const char *pattern, const char *text)
  * form, so that addresses compare as texts. */
 static int address_copy(const char *text, size_t length, char *field, size_t width)
 {
-    char address[CONFIG_NAME_BYTES] = "";
+    char address[CONFIG_ADDRESS_BYTES] = "";
     assert(length < sizeof(address) && length < width);
     memcpy(address, text, length);
     if (strchr(address, ':')) {
@@ -76,6 +76,8 @@ static int endpoint_store(const char *text, struct config_server *server)
         host++;
         length -= 2;
     }
+    if (length >= sizeof(server->address))
+        return ERR_INVALID;
     int failure = address_copy(host, length, server->address, sizeof(server->address));
     if (failure)
         return failure;

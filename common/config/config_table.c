@@ -33,11 +33,12 @@
 #define PATH_SHAPE "that is an absolute path in ASCII"
 
 #define NAME_MOST (CONFIG_NAME_BYTES - 1)
+#define ADDRESS_MOST (CONFIG_ADDRESS_BYTES - 1)
 #define PATH_MOST (CONFIG_PATH_BYTES - 1)
 /* What sockaddr_un has room for. */
 #define SOCKET_PATH_MOST 107
-/* Leaves the host part within CONFIG_NAME_BYTES however short the port is. */
-#define ENDPOINT_MOST (NAME_MOST + 2)
+/* Of the longest host with the longest port. That the host itself is no longer is seen apart. */
+#define ENDPOINT_MOST (ADDRESS_MOST + 6)
 
 static const char *const instruction_sets[] = {"auto", "scalar", "avx2", "avx512", NULL};
 static const char *const protections[] = {"none", "encrypt", NULL};
@@ -171,7 +172,7 @@ static const struct config_key listen_keys[] = {
      .type = CONFIG_ADDRESS,
      FIELD(listen_address),
      .least = 1,
-     .most = NAME_MOST,
+     .most = ADDRESS_MOST,
      .pattern = "^(" IPV4 "|" HOST "|" IPV6 ")$",
      .shape = "that is an IPv4 address, an IPv6 address or a host name",
      .default_text = "127.0.0.1",
@@ -199,7 +200,7 @@ static const struct config_key fabric_keys[] = {
      .type = CONFIG_ADDRESS,
      FIELD(fabric_address),
      .least = 2,
-     .most = NAME_MOST,
+     .most = ADDRESS_MOST,
      .pattern = "^(" IPV4 "|" HOST "|" IPV6 ")$",
      .shape = "that is an IPv4 address, an IPv6 address or a host name",
      .default_note = "`listen.address`, or the host of this node's roster entry where that is "
@@ -496,7 +497,7 @@ static const struct config_key metrics_keys[] = {
      .type = CONFIG_ADDRESS,
      FIELD(metrics_address),
      .least = 0,
-     .most = NAME_MOST,
+     .most = ADDRESS_MOST,
      .pattern = "^(" IPV4 "|" HOST "|" IPV6 ")?$",
      .shape = "that is an IPv4 address, an IPv6 address, a host name, or empty",
      .default_text = "",

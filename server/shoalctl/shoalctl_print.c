@@ -8,7 +8,7 @@
 #include "common/base/shown.h"
 #include "common/text/size_text.h"
 
-#define CELL_BYTES 256
+#define CELL_BYTES 320 /* an address of a page fits */
 #define MBITS_PER_GB 8000.0
 #define TOPOLOGY_BYTES 1024
 #define COLUMNS_MAX 12

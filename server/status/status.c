@@ -29,7 +29,7 @@ void status_rates_sample(struct status_rates *rates, uint64_t now_ns, uint64_t b
 static void status_put_page(struct json_text *text, const struct config *config)
 {
     const char *address = config->metrics_address;
-    char page[CONFIG_NAME_BYTES + 32];
+    char page[CONFIG_ADDRESS_BYTES + 32];
     if (config->metrics_port == 0) {
         json_text_null(text, "page");
         return;
@@ -69,7 +69,7 @@ static void status_put_peers(struct json_text *text, const struct status_source 
         const struct membership_peer *peer = &source->membership->peers[node];
         if (node == source->config->self)
             continue;
-        char address[2 * CONFIG_NAME_BYTES];
+        char address[CONFIG_ADDRESS_BYTES + 8];
         snprintf(address, sizeof(address), "%s:%u", server->address, server->port);
         struct engine_peer_status none = {.node = node};
         const struct engine_peer_status *traffic =

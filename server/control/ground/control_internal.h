@@ -435,7 +435,7 @@ struct control_peer {
     uint64_t offered;        /* the session that this side has said it can go on with; 0: none */
     uint64_t session, heard; /* as the other side's `fabric` says */
     uint64_t contested_ns;
-    char address[128]; /* for the log */
+    char address[CONFIG_ADDRESS_BYTES + 8]; /* with the port, for the log */
     struct control_peer *next, *prev;
 };
 /* In the list of all, with a time limit for its handshake; NULL: out of memory. */

@@ -54,7 +54,7 @@ static bool connect_admit(struct control_peer *peer, const struct sockaddr *addr
 
 void control_connect_accept(struct control *control, int fd, const struct sockaddr *address)
 {
-    char text[128];
+    char text[CONFIG_ADDRESS_BYTES];
     control_address_text(address, text, sizeof(text));
     if (!credentials_present(control->options.credentials) &&
         !control_address_is_loopback(address)) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/base/env.h"
+#include "common/config/config.h"
 #include "tests/lib/suite.h"
 #include "worker/programs/shoalrun/launcher.h"
 #include "worker/programs/shoalrun/output.h"
@@ -465,6 +466,35 @@ START_TEST(test_config_page)
 }
 END_TEST
 
+/* What shoalrun takes for a host the daemon takes, too. */
+START_TEST(test_config_long_host)
+{
+    static struct launch_host hosts[] = {{.name = "a"}, {.name = "b"}};
+    const uint16_t ports[] = {65535, 65535};
+    struct config_problems problems = {0};
+    struct config read;
+    char *text;
+    for (size_t i = 0; i < 2; i++) {
+        memset(hosts[i].address, 'h', LAUNCH_HOST_BYTES - 1);
+        hosts[i].address[i] = '0';
+    }
+    struct launch_config config = {.worker_nodes = 2,
+                                   .hosts = hosts,
+                                   .ports = ports,
+                                   .listen = hosts[1].address,
+                                   .fabric = hosts[1].address,
+                                   .secret_path = "/run/secret"};
+    ck_assert_int_eq(launch_config_text(&config, 1, "/tmp/n.sock", &text, NULL), 0);
+    ck_assert_msg(config_parse(&read, text, "long", &problems) == 0, "%s", problems.lines[0]);
+    ck_assert_str_eq(read.servers[0].address, hosts[0].address);
+    ck_assert_str_eq(read.listen_address, hosts[1].address);
+    ck_assert_str_eq(read.fabric_address, hosts[1].address);
+    config_problems_clear(&problems);
+    config_clear(&read);
+    free(text);
+}
+END_TEST
+
 START_TEST(test_status_page)
 {
     char url[LAUNCH_URL_BYTES];
@@ -523,6 +553,7 @@ int main(void)
     tcase_add_test(plan, test_config_recovers);
     tcase_add_test(plan, test_config_secret);
     tcase_add_test(plan, test_config_page);
+    tcase_add_test(plan, test_config_long_host);
     tcase_add_test(plan, test_status_page);
     tcase_add_test(plan, test_config_text_bad_extra);
     suite_add_tcase(suite, plan);
