@@ -386,7 +386,7 @@ class Environment(unittest.TestCase):
         self.assertEqual(suite.run([sys.executable, "-c", program]).stdout.strip(), "False")
 
     def test_the_first_host_of_slurm(self):
-        from shoal.torch import _launch
+        from shoal import _launchers
 
         for hosts, first in {
             "gpu[03-07,12],cpu1": "gpu03",
@@ -396,7 +396,7 @@ class Environment(unittest.TestCase):
             "rack[1-2]node[03-04],n": "rack1node03",
             "": "",
         }.items():
-            self.assertEqual(_launch.first_host(hosts), first)
+            self.assertEqual(_launchers.first_host_of_slurm({"SLURM_STEP_NODELIST": hosts}), first)
 
     def test_srun(self):
         from shoal.torch import _launch

@@ -12,21 +12,7 @@
  * (slurm.h). */
 #define SLURM_STEPS_MOST 0xffffffefull
 
-/* The names of its variables. It is there when `marked_by` is set, or the size where that is NULL.
- */
-struct launcher {
-    const char *name;
-    const char *marked_by;
-    const char *world_size, *other_world_size; /* the first of the two that is set */
-    const char *rank, *local_rank, *local_size;
-    const char *hosts, *own_host;
-    const char *ranks; /* how many there shall be on this node */
-    const char *job;
-    const char *line, *line_rest; /* what starts shoalrun once on each node, around their number */
-    bool of_ranks;                /* what it starts may be a rank, not only shoalrun */
-};
-
-static const struct launcher launchers[] = {
+const struct launcher launched_table[LAUNCHERS] = {
     {.name = "mpirun",
      .world_size = "OMPI_COMM_WORLD_SIZE",
      .rank = "OMPI_COMM_WORLD_RANK",
@@ -130,15 +116,15 @@ static const struct launcher *launched_find(struct launched *launched, bool of_r
 {
     const struct launcher *found = NULL;
     *launched = (struct launched){0};
-    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
+    for (size_t i = 0; i < LAUNCHERS; i++) {
         struct launched other = {0};
-        if ((of_ranks && !launchers[i].of_ranks) || !launcher_is_there(&launchers[i]))
+        if ((of_ranks && !launched_table[i].of_ranks) || !launcher_is_there(&launched_table[i]))
             continue;
-        launched_take(&other, &launchers[i]);
+        launched_take(&other, &launched_table[i]);
         if (found && !(other.hosts && launched_same(other.rank, launched->rank) &&
                        launched_same(other.world_size, launched->world_size)))
             continue;
-        found = &launchers[i];
+        found = &launched_table[i];
         *launched = other;
     }
     return found;

@@ -1,13 +1,31 @@
 /* What a launcher of other programs, which knows nothing of shoal, has told this process. One table
- * of launchers serves both sides: the library, whose process is a rank, and shoalrun, which they
- * start once on each node. */
+ * of launchers serves all: the library, whose process is a rank, shoalrun, which they start once on
+ * each node, and the Python package, whose copy is made from it. */
 #ifndef WORKER_LAUNCH_LAUNCHED_H
 #define WORKER_LAUNCH_LAUNCHED_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/base/error.h"
 #include "common/format/message.h"
+
+/* A launcher, by the names of its variables. It is there when `marked_by` is set, or the size where
+ * that is NULL.
+ */
+struct launcher {
+    const char *name;
+    const char *marked_by;
+    const char *world_size, *other_world_size; /* the first of the two that is set */
+    const char *rank, *local_rank, *local_size;
+    const char *hosts, *own_host;
+    const char *ranks; /* how many there shall be on this node */
+    const char *job;
+    const char *line, *line_rest; /* what starts shoalrun once on each node, around their number */
+    bool of_ranks;                /* what it starts may be a rank, not only shoalrun */
+};
+#define LAUNCHERS 5
+extern const struct launcher launched_table[LAUNCHERS];
 
 struct launched {
     const char *launcher; /* "srun", "mpirun", ...; NULL: none */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/lib/config_assert.h"
 #include "tests/lib/suite.h"
 #include "worker/launch/launched.h"
 
@@ -226,9 +227,76 @@ START_TEST(test_marks)
 }
 END_TEST
 
-int main(void)
+/* --- the copy of the table for Python */
+
+#define PYTHON TEST_SOURCE_DIR "/worker/python/shoal/_launcher_table.py"
+
+static void python_row(FILE *out, const struct launcher *row)
+{
+    const struct {
+        const char *key, *value;
+    } pairs[] = {
+        {"marked_by", row->marked_by},
+        {"size", row->world_size},
+        {"other_size", row->other_world_size},
+        {"rank", row->rank},
+        {"local_rank", row->local_rank},
+        {"local_size", row->local_size},
+        {"hosts", row->hosts},
+        {"own_host", row->own_host},
+        {"ranks", row->ranks},
+        {"job", row->job},
+    };
+    fprintf(out, "    \"%s\": {\n", row->name);
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
+        if (pairs[i].value)
+            fprintf(out, "        \"%s\": \"%s\",\n", pairs[i].key, pairs[i].value);
+    fprintf(out, "    },\n");
+}
+
+/* The caller's. */
+static char *python_text(void)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    ck_assert_ptr_nonnull(out);
+    fprintf(out, "\"\"\"What each launcher calls its variables. Made from worker/launch/launched.c "
+                 "by test_launched --update.\"\"\"\n\nLAUNCHERS = {\n");
+    for (size_t i = 0; i < LAUNCHERS; i++)
+        python_row(out, &launched_table[i]);
+    fprintf(out, "}\n");
+    fclose(out);
+    return text;
+}
+
+START_TEST(test_python_has_the_same)
+{
+    char *made = python_text(), *there = config_file_read(PYTHON);
+    ck_assert_msg(there && strcmp(made, there) == 0,
+                  PYTHON " is not what the table says now: run test_launched --update");
+    free(made);
+    free(there);
+}
+END_TEST
+
+START_TEST(test_update)
+{
+    char *made = python_text();
+    config_file_write(PYTHON, made);
+    free(made);
+}
+END_TEST
+
+int main(int argc, char **argv)
 {
     Suite *suite = suite_create("launched");
+    if (argc > 1 && strcmp(argv[1], "--update") == 0) {
+        TCase *update = tcase_create("update");
+        tcase_add_test(update, test_update);
+        suite_add_tcase(suite, update);
+        return suite_main(suite);
+    }
     TCase *core = tcase_create("core");
     tcase_add_checked_fixture(core, setup, NULL);
     tcase_add_test(core, test_none);
@@ -242,6 +310,7 @@ int main(void)
     tcase_add_test(core, test_lines);
     tcase_add_test(core, test_a_long_name);
     tcase_add_test(core, test_marks);
+    tcase_add_test(core, test_python_has_the_same);
     suite_add_tcase(suite, core);
     return suite_main(suite);
 }

@@ -11,8 +11,9 @@ import os
 import zlib
 from typing import NamedTuple, Optional
 
-from shoal import errors
-from shoal.smddp import _launchers, _log
+from shoal import _launchers, errors
+from shoal._launcher_table import LAUNCHERS
+from shoal.smddp import _log
 from shoal.torch import _hosts, _launch
 
 # Of Amazon's library, without a meaning here, and why.
@@ -200,13 +201,12 @@ def _find_master(environment, place, hosts):
         return None
     if place.size and place.local_size and place.size.number == place.local_size.number:
         return "127.0.0.1"
-    listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
-    return _launch.first_host(listed) if listed else None
+    return _launchers.first_host_of_slurm(environment) or None
 
 
 def _choose_port(environment):
     """The same on all ranks of a job of mpirun's, and seldom another job's."""
-    for name in ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID"):
+    for name in ("OMPI_MCA_ess_base_jobid", LAUNCHERS["mpirun"]["job"], LAUNCHERS["mpiexec"]["job"]):
         if environment.get(name):
             return 20000 + zlib.crc32(environment[name].encode()) % 10000
     return 29500

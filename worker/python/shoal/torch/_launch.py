@@ -6,10 +6,11 @@ import importlib
 import itertools
 import os
 import pathlib
-import re
 
 import torch.distributed as dist
 
+from shoal import _launchers
+from shoal._launcher_table import LAUNCHERS
 from shoal.torch import _hosts
 
 # torch.distributed has a function of the same name.
@@ -25,31 +26,17 @@ def fill_in(environment):
 
 
 def _fill_in_slurm(environment):
-    """Task number and count, and the first host of the list as master, in a step of srun's. The script of sbatch
-    has a task number too, but is not one of the tasks: what it has, every srun in it would inherit."""
-    if "RANK" in environment or "SLURM_PROCID" not in environment or not _is_slurm_step(environment):
+    """Task number and count, and the first host of the list as master, in a step of srun's."""
+    srun = LAUNCHERS["srun"]
+    if "RANK" in environment or not _launchers.is_task_of_srun(environment):
         return
-    environment["RANK"] = environment["SLURM_PROCID"]
-    environment.setdefault("WORLD_SIZE", environment.get("SLURM_NTASKS", "1"))
-    if "SLURM_LOCALID" in environment:
-        environment.setdefault("LOCAL_RANK", environment["SLURM_LOCALID"])
-    hosts = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
-    environment.setdefault("MASTER_ADDR", first_host(hosts) or "127.0.0.1")
-    job = int(environment.get("SLURM_JOB_ID", "0")) + int(environment.get("SLURM_STEP_ID", "0"))
+    environment["RANK"] = environment[srun["rank"]]
+    environment.setdefault("WORLD_SIZE", environment.get(srun["size"]) or environment.get(srun["other_size"], "1"))
+    if srun["local_rank"] in environment:
+        environment.setdefault("LOCAL_RANK", environment[srun["local_rank"]])
+    environment.setdefault("MASTER_ADDR", _launchers.first_host_of_slurm(environment) or "127.0.0.1")
+    job = int(environment.get("SLURM_JOB_ID", "0")) + int(environment[srun["marked_by"]])
     environment.setdefault("MASTER_PORT", str(20000 + job % 20000))
-
-
-def _is_slurm_step(environment):
-    """Whether srun has started this process, to run it: the numbers from 2^32 - 16 on are not of such steps, but of
-    the script of sbatch, the shell of salloc, and the like (slurm.h)."""
-    number = environment.get("SLURM_STEP_ID", "")
-    return number.isdigit() and int(number) < 2**32 - 16
-
-
-def first_host(hosts):
-    """The first of Slurm's host list: "gpu[03-07,12],cpu1" gives "gpu03"."""
-    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts).group()
-    return re.sub(r"\[(\d*)[^\]]*\]", r"\1", first)
 
 
 def _fill_in_sagemaker(environment):

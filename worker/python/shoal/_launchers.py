@@ -4,9 +4,14 @@ torchrun's names are those that torch reads ("env://"). Open MPI's are of its mp
 SageMaker's smddprun; MPICH's and Intel MPI's of their process managers (PMI).
 """
 
+import re
 from typing import NamedTuple, Optional
 
 from shoal import errors
+from shoal._launcher_table import LAUNCHERS
+
+# The numbers from here on are of no tasks of srun's, but of the script of sbatch, the shell of salloc (slurm.h).
+_SLURM_STEPS = 2**32 - 16
 
 
 class Launcher(NamedTuple):
@@ -19,14 +24,8 @@ class Launcher(NamedTuple):
 
 
 TORCHRUN = Launcher("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-MPIRUN = (
-    Launcher(
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    Launcher("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+MPIRUN = tuple(
+    Launcher(*(LAUNCHERS[name][field] for field in Launcher._fields)) for name in ("mpirun", "mpiexec")
 )
 
 
@@ -80,6 +79,20 @@ def find_place(environment):
             " a node has no more ranks than the job"
         )
     return found
+
+
+def is_task_of_srun(environment):
+    """Whether srun has started this process as one of its tasks. The script of sbatch has a task number too, but is
+    none of them: what it has, every srun in it would inherit."""
+    number = environment.get(LAUNCHERS["srun"]["marked_by"], "")
+    return LAUNCHERS["srun"]["rank"] in environment and number.isdigit() and int(number) < _SLURM_STEPS
+
+
+def first_host_of_slurm(environment):
+    """The first of Slurm's host list, "" without one: "gpu[03-07,12],cpu1" gives "gpu03"."""
+    hosts = environment.get(LAUNCHERS["srun"]["hosts"]) or environment.get("SLURM_JOB_NODELIST", "")
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts).group()
+    return re.sub(r"\[(\d*)[^\]]*\]", r"\1", first)
 
 
 def _read(environment, launcher):
