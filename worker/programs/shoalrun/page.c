@@ -1,16 +1,18 @@
 #include "worker/programs/shoalrun/page.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/format/message.h"
+#include "worker/job/client.h"
 #include "worker/programs/shoalrun/launcher.h"
 
 #define ANSWER_S 10 /* a daemon that has just been started reads its configuration first */
@@ -33,24 +35,18 @@ int page_reserve(int *fd, uint16_t *port, struct error *error)
 /* Open the conversation, which ends when the daemon does not answer. */
 static FILE *page_open(const char *socket_path, struct error *error)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct client client;
     struct timeval limit = {.tv_sec = ANSWER_S};
-    if (strlen(socket_path) >= sizeof(address.sun_path)) {
-        error_set(error, ERR_INVALID, "%s is too long for a socket", socket_path);
+    if (client_connect(&client, socket_path, clock_now_ns() + ANSWER_S * NS_PER_S, error) < 0)
         return NULL;
-    }
-    memcpy(address.sun_path, socket_path, strlen(socket_path) + 1);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     FILE *file = NULL;
-    if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) == 0 &&
-        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0 &&
-        connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
-        file = fdopen(fd, "r");
+    if (setsockopt(client.fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0 &&
+        fcntl(client.fd, F_SETFL, 0) == 0)
+        file = fdopen(client.fd, "r");
     if (file)
         return file;
     error_set_errno(error, errno, "cannot ask the daemon at %s for its page", socket_path);
-    if (fd >= 0)
-        close(fd);
+    client_close(&client);
     return NULL;
 }
 

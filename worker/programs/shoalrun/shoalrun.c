@@ -5,14 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/env.h"
 #include "common/base/oom_score.h"
 #include "common/format/message.h"
+#include "worker/job/client.h"
 #include "worker/programs/shoalrun/embedded.h"
 #include "worker/programs/shoalrun/launcher.h"
 #include "worker/programs/shoalrun/nodes.h"
@@ -39,24 +38,10 @@ struct run {
 
 static int daemon_answers(const char *path, struct error *error)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    size_t length = strlen(path);
-    if (length >= sizeof(address.sun_path))
-        return error_set(error, ERR_INVALID, "%s is too long for a socket", path);
-    memcpy(address.sun_path, path, length + 1);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return error_set_errno(error, errno, "cannot open a socket");
-    /* That of a daemon that is stopped makes connect wait once its backlog is full. */
-    struct timeval limit = {.tv_sec = ANSWER_S};
-    int result = 0;
-    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)))
-        result = error_set_errno(error, errno, "cannot set up a socket");
-    else if (connect(fd, (struct sockaddr *)&address, sizeof(address)))
-        result = errno == EAGAIN
-                     ? error_set(error, ERR_TIMEOUT, "the daemon at %s does not answer", path)
-                     : error_set_errno(error, errno, "no daemon answers at %s", path);
-    close(fd);
+    struct client client;
+    int result = client_connect(&client, path, clock_now_ns() + ANSWER_S * NS_PER_S, error);
+    if (result == 0)
+        client_close(&client);
     return result;
 }
 

@@ -125,23 +125,6 @@ def _address_towards(address):
         return probe.getsockname()[0]
 
 
-def listen(host):
-    """Return a TCP socket that listens at any port of the address."""
-    listener = socket.socket(_family(host), socket.SOCK_STREAM)
-    try:
-        listener.bind((host, 0))
-        listener.listen(socket.SOMAXCONN)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def with_port(host, port):
-    """Return them as a daemon's configuration has them."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _family(address):
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
