@@ -20,6 +20,7 @@
 
 #define EXIT_NO_DAEMON 1
 #define EXIT_USAGE 2
+#define WHY_NAMES_BYTES 512 /* of jobs from which one has to be chosen */
 
 static const char usage_text[] =
     "usage: shoalctl [OPTION]... COMMAND\n"
@@ -29,8 +30,9 @@ static const char usage_text[] =
     "Commands:\n"
     "  status                    the daemon, its peers, jobs and memory\n"
     "  jobs                      the jobs alone\n"
-    "  why JOB                   which rank, link or server a job waits for, and\n"
-    "                            what a step would take without that\n"
+    "  why [JOB]                 which rank, link or server a job waits for, and\n"
+    "                            what a step would take without that; JOB may be left\n"
+    "                            out where one runs\n"
     "  drain                     take no new jobs, finish what runs, then end;\n"
     "                            for root and the daemon's own user\n"
     "  trace JOB                 record what the chunks of a job go through on this\n"
@@ -134,8 +136,6 @@ static int shoalctl_options_check(const struct options *options)
     if (options->json && !shoalctl_command_is(options, "status") &&
         !shoalctl_command_is(options, "jobs") && !shoalctl_command_is(options, "why"))
         return shoalctl_usage_error("--json is for status, jobs and why", "");
-    if (shoalctl_command_is(options, "why") && !options->why_job)
-        return shoalctl_usage_error("why which job?", "");
     if (options->why_job && strlen(options->why_job) >= MESSAGE_NAME_BYTES)
         return shoalctl_usage_error("no job has so long a name: ", options->why_job);
     if ((options->seconds || options->trace.output) && !trace)
@@ -252,6 +252,12 @@ static int shoalctl_watch_pause(struct conversation *talk, double seconds, struc
     return 0;
 }
 
+static int shoalctl_status_ask(struct conversation *talk, json_t **status, struct error *error)
+{
+    int result = line_send(talk, "{\"type\":\"status\"}\n", error);
+    return result ? result : object_receive(talk, "status", TALK_ANSWER_MS, status, error);
+}
+
 static int shoalctl_status_command(struct conversation *talk, const struct options *options,
                                    struct error *error)
 {
@@ -259,9 +265,7 @@ static int shoalctl_status_command(struct conversation *talk, const struct optio
         return watch_run(talk, options->watch_s, error);
     for (;;) {
         json_t *status;
-        int result = line_send(talk, "{\"type\":\"status\"}\n", error);
-        if (result == 0)
-            result = object_receive(talk, "status", TALK_ANSWER_MS, &status, error);
+        int result = shoalctl_status_ask(talk, &status, error);
         if (result)
             return result;
         result = shoalctl_status_show(options, status, error);
@@ -295,6 +299,48 @@ static int shoalctl_drain_command(struct conversation *talk, const struct option
     return 0;
 }
 
+/* The only job of the daemon, where the command line names none. */
+static int shoalctl_why_job(struct conversation *talk, const struct options *options,
+                            char job[MESSAGE_NAME_BYTES], struct error *error)
+{
+    json_t *status;
+    char names[WHY_NAMES_BYTES] = "";
+    if (options->why_job) {
+        snprintf(job, MESSAGE_NAME_BYTES, "%s", options->why_job);
+        return 0;
+    }
+    int result = shoalctl_status_ask(talk, &status, error);
+    if (result)
+        return result;
+    const json_t *jobs = json_object_get(status, "jobs"), *one;
+    size_t index, count = json_array_size(jobs), used = 0;
+    json_array_foreach(jobs, index, one)
+    {
+        const char *name = json_string_value(json_object_get(one, "name"));
+        snprintf(job, MESSAGE_NAME_BYTES, "%s", name ? name : "");
+        if (used < sizeof(names))
+            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", index ? ", " : "",
+                                     job);
+    }
+    json_decref(status);
+    if (count == 0)
+        return error_set(error, ERR_INVALID, "the daemon at %s has no job", talk->path);
+    if (count > 1)
+        return error_set(error, ERR_INVALID, "the daemon at %s has %zu jobs; name one of them: %s",
+                         talk->path, count, names);
+    return 0;
+}
+
+static int shoalctl_why_command(struct conversation *talk, const struct options *options,
+                                struct error *error)
+{
+    char job[MESSAGE_NAME_BYTES];
+    int result = shoalctl_why_job(talk, options, job, error);
+    if (result == 0)
+        result = shoalctl_why(talk, job, options->json, error);
+    return result ? result : shoalctl_output_check(error);
+}
+
 static int shoalctl_command_run(struct conversation *talk, const struct options *options,
                                 struct error *error)
 {
@@ -302,10 +348,8 @@ static int shoalctl_command_run(struct conversation *talk, const struct options 
         return shoalctl_drain_command(talk, options, error);
     if (shoalctl_command_is(options, "trace"))
         return shoalctl_trace(talk, &options->trace, error);
-    if (shoalctl_command_is(options, "why")) {
-        int result = shoalctl_why(talk, options->why_job, options->json, error);
-        return result == 0 ? shoalctl_output_check(error) : result;
-    }
+    if (shoalctl_command_is(options, "why"))
+        return shoalctl_why_command(talk, options, error);
     return shoalctl_status_command(talk, options, error);
 }
 

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/format/message.h"
 #include "tests/lib/cluster.h"
 #include "tests/lib/suite.h"
 
@@ -52,12 +53,12 @@ static pid_t impostor_start(const char *path, const char *text)
     return pid;
 }
 
-static void impostor_check(const char *text, const char *expected)
+static void impostor_check(const char *command, const char *text, const char *expected)
 {
     char path[108];
     snprintf(path, sizeof(path), "%.80s/impostor.sock", directory);
     pid_t pid = impostor_start(path, text);
-    struct process *process = ask(path, "status");
+    struct process *process = ask(path, command);
     ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 1);
     ck_assert_msg(strstr(process_errors(process), expected) != NULL, "no \"%s\" in %s", expected,
                   process_errors(process));
@@ -81,11 +82,24 @@ END_TEST
 
 START_TEST(test_impostors)
 {
-    impostor_check("HTTP/1.0 400 Bad Request\r\n", "is no shoald");
-    impostor_check("[1,2]\n", "is no shoald");
-    impostor_check("{\"type\":\"hello\",\"protocol\":9,\"node\":\"a\"}\n", "speaks protocol 9");
-    impostor_check("{\"type\":\"error\",\"code\":-8,\"text\":\"not\\u001b you\"}\n",
+    impostor_check("status", "HTTP/1.0 400 Bad Request\r\n", "is no shoald");
+    impostor_check("status", "[1,2]\n", "is no shoald");
+    impostor_check("status", "{\"type\":\"hello\",\"protocol\":9,\"node\":\"a\"}\n",
+                   "speaks protocol 9");
+    impostor_check("status", "{\"type\":\"error\",\"code\":-8,\"text\":\"not\\u001b you\"}\n",
                    "not\\u001b you");
+}
+END_TEST
+
+/* Of several jobs one has to be named. */
+START_TEST(test_why_which_job)
+{
+    char said[256];
+    snprintf(said, sizeof(said),
+             "{\"type\":\"hello\",\"protocol\":%u,\"node\":\"a\"}\n"
+             "{\"type\":\"status\",\"jobs\":[{\"name\":\"first\"},{\"name\":\"other\"}]}\n",
+             MESSAGE_PROTOCOL);
+    impostor_check("why", said, "has 2 jobs; name one of them: first, other");
 }
 END_TEST
 
@@ -321,6 +335,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_no_daemon);
     tcase_add_test(tests, test_impostors);
+    tcase_add_test(tests, test_why_which_job);
     tcase_add_test(tests, test_daemon_that_does_not_answer);
     tcase_add_test(tests, test_usage);
     tcase_add_test(tests, test_status_of_daemons);
