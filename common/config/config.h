@@ -44,6 +44,7 @@ struct config {
     bool recovery; /* "recovery": a connection between daemons that breaks goes on */
 
     char provider[CONFIG_NAME_BYTES];          /* "fabric.provider": default "auto" */
+    uint16_t fabric_port;                      /* "fabric.port": 0 = one that is free */
     char fabric_address[CONFIG_ADDRESS_BYTES]; /* "fabric.address": default = listen.address, or
                                                this server's host where that is "0.0.0.0" or "::" */
     uint32_t link_mbits; /* "fabric.link_mbits": what this node's link can carry; 0: as its

@@ -239,6 +239,10 @@ static void check_addresses(const struct config *config, struct config_report *r
                            "(/servers/%" PRIu32 "/address)",
                            self->address, config->self);
     }
+    if (config->fabric_port && config->fabric_port == config->listen_port) {
+        snprintf(got, sizeof(got), "%u", (unsigned)config->fabric_port);
+        config_report_text(report, "/fabric/port", got, "another port than the control port");
+    }
     if (config_report_is_wrong(report, "/metrics"))
         return;
     if (config->metrics_address[0] && !config->metrics_port)

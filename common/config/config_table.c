@@ -206,6 +206,15 @@ static const struct config_key fabric_keys[] = {
      .default_note = "`listen.address`, or the host of this node's roster entry where that is "
                      "\"0.0.0.0\" or \"::\"",
      .text = "This node's address in the network that carries the data."},
+    {.name = "port",
+     .type = CONFIG_INTEGER,
+     FIELD(fabric_port),
+     .least = 0,
+     .most = 65535,
+     .default_number = 0,
+     .text = "TCP port at which the other daemons reach this one with data, for a firewall that "
+             "lets in this one and `listen.port`. 0: one that is free. Providers without IP "
+             "addresses (efa, shm) have none."},
     {.name = "link_mbits",
      .type = CONFIG_INTEGER,
      FIELD(link_mbits),
@@ -378,7 +387,9 @@ static const struct config_key limit_keys[] = {
          "and the daemon's own may have half of them. "
          "Seven descriptors for each worker, one for each other connection, and 554 must fit "
          "into the hard limit that the daemon is started with (`ulimit -Hn`). Where they do not, "
-         "the defaults of `workers` and `connections` are halved until they do."},
+         "the defaults of `workers` and `connections` are halved until they do. For a daemon that "
+         "`shoalrun` starts it is five for each worker, one for each other connection, eight for "
+         "each node, and 36."},
 };
 
 static const struct config_key replay_keys[] = {

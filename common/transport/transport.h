@@ -55,6 +55,7 @@ struct transport_options {
     const char *provider;
     const char *interface_address; /* numeric address to bind, e.g. "127.0.0.1"; NULL: the one
                                     * that libfabric prefers. efa and shm have none. */
+    uint16_t interface_port;       /* to which peers connect; 0: one that is free */
     uint32_t message_bytes;        /* the largest message that will be sent or received */
     uint32_t peers;                /* how many peers at most; they are numbered 0..peers-1 */
     uint32_t sends_per_peer;       /* most operations in flight, for queue sizes */

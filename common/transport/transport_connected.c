@@ -15,6 +15,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -324,6 +325,15 @@ static int connected_expect(struct transport *transport, uint32_t number, const 
     return code;
 }
 
+/* A connection that this node makes goes out from a port of its own; the listener has the other. */
+static void info_clear_port(struct fi_info *info)
+{
+    struct sockaddr *source = info->src_addr;
+    if (source && info->src_addrlen >= sizeof(struct sockaddr_in) &&
+        (source->sa_family == AF_INET || source->sa_family == AF_INET6))
+        ((struct sockaddr_in *)(void *)source)->sin_port = 0; /* at one place in both families */
+}
+
 /* This node's info with the peer's address in it, which verbs looks at when it makes an endpoint.
  */
 static struct fi_info *info_towards(struct connected *c, const uint8_t *address, size_t bytes)
@@ -339,6 +349,7 @@ static struct fi_info *info_towards(struct connected *c, const uint8_t *address,
     }
     memcpy(info->dest_addr, address, bytes);
     info->dest_addrlen = bytes;
+    info_clear_port(info);
     return info;
 }
 

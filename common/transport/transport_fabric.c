@@ -97,15 +97,17 @@ static struct fi_info *info_find(const struct transport_options *options, bool c
     if (!hints)
         return NULL;
     const char *node = provider_has_ip(options->provider) ? options->interface_address : NULL;
+    char port[8];
+    snprintf(port, sizeof(port), "%u", (unsigned)options->interface_port);
     struct fi_info *list = NULL;
     uint64_t flags = node ? FI_SOURCE | FI_NUMERICHOST : 0;
     /* Queue sizes are wishes: operations that a smaller queue refuses wait here. */
     hints->tx_attr->size = options->sends_per_peer;
     hints->rx_attr->size = options->receives_per_peer;
-    int code = fi_getinfo(FABRIC_API, node, node ? "0" : NULL, flags, hints, &list);
+    int code = fi_getinfo(FABRIC_API, node, node ? port : NULL, flags, hints, &list);
     if (code) {
         hints->tx_attr->size = hints->rx_attr->size = 0;
-        code = fi_getinfo(FABRIC_API, node, node ? "0" : NULL, flags, hints, &list);
+        code = fi_getinfo(FABRIC_API, node, node ? port : NULL, flags, hints, &list);
     }
     fi_freeinfo(hints);
     return code ? NULL : info_select(list, options->provider);

@@ -51,6 +51,7 @@ static int engine_open_transport(struct engine *engine, struct error *error)
         .provider = config->provider,
         .interface_address =
             config->fabric_address[0] ? config->fabric_address : config->listen_address,
+        .interface_port = config->fabric_port,
         .message_bytes = WIRE_HEADER_BYTES + config->chunk_bytes + engine->seal_bytes,
         .peers = engine->node_count,
         .sends_per_peer = operations,

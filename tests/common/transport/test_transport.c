@@ -393,12 +393,13 @@ START_TEST(posted_memory_goes_before_the_transport)
 END_TEST
 
 /* Open on this address and close; what it called itself. */
-static void open_on(const char *interface_address, char local[TRANSPORT_NAME_BYTES])
+static void open_on(const char *interface_address, uint16_t port, char local[TRANSPORT_NAME_BYTES])
 {
     struct log log;
     log_init(&log, "test", LOG_LEVEL_ERROR, -1, false);
     struct transport_options options = {.provider = "tcp",
                                         .interface_address = interface_address,
+                                        .interface_port = port,
                                         .message_bytes = 100,
                                         .peers = 1,
                                         .sends_per_peer = 5000, /* more than tcp queues */
@@ -415,12 +416,15 @@ static void open_on(const char *interface_address, char local[TRANSPORT_NAME_BYT
 START_TEST(addresses)
 {
     char local[TRANSPORT_NAME_BYTES];
-    open_on("127.0.0.1", local);
+    open_on("127.0.0.1", 0, local);
     ck_assert_msg(strncmp(local, "127.0.0.1:", 10) == 0 && atoi(local + 10) > 0, "%s", local);
-    open_on(NULL, local);
+    int port = atoi(local + 10); /* it was free just now */
+    open_on("127.0.0.1", (uint16_t)port, local);
+    ck_assert_int_eq(atoi(local + 10), port);
+    open_on(NULL, 0, local);
     ck_assert_msg(strchr(local, ':') && strncmp(local, "0.0.0.0", 7) != 0, "%s", local);
     if (transport_fabric_available("tcp", true, "::1")) {
-        open_on("::1", local);
+        open_on("::1", 0, local);
         ck_assert_msg(strncmp(local, "[::1]:", 6) == 0, "%s", local);
     } else {
         suite_skip("addresses", "no IPv6 loopback");

@@ -1,10 +1,13 @@
 /* shoalrun on two nodes, which are addresses of this machine: each has one, and a daemon of its
  * own; a launcher's variables, or --hosts, say which nodes there are. */
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/lib/cluster.h"
 #include "tests/lib/stop_file.h"
@@ -37,12 +40,35 @@ static const struct launch launches[] = {
     {.options = {"-n", "2", "--hosts", "127.0.0.1,127.0.0.2", "--node-rank", "%d"}},
 };
 
+/* Whether nobody of this machine has the three ports of a run. */
+static bool ports_are_free(uint16_t first)
+{
+    bool all = true;
+    for (uint16_t i = 0; all && i < 3; i++) {
+        struct sockaddr_in address = {.sin_family = AF_INET,
+                                      .sin_port = htons((uint16_t)(first + i))};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        all = bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+        close(fd);
+    }
+    return all;
+}
+
+/* The first of them, below those that the system gives out. */
+static uint16_t run_port(void)
+{
+    uint16_t first = (uint16_t)(20000 + 3 * (getpid() % 3900));
+    for (int i = 0; i < 100 && !ports_are_free(first); i++)
+        first += 3;
+    return first;
+}
+
 static void setup(void)
 {
     directory = suite_make_directory();
     snprintf(home, sizeof(home), "HOME=%.500s", directory);
     snprintf(place, sizeof(place), "TMPDIR=%.500s", directory);
-    snprintf(port, sizeof(port), "SHOAL_PORT=%u", cluster_free_port());
+    snprintf(port, sizeof(port), "SHOAL_PORT=%u", run_port());
 }
 
 static void teardown(void)

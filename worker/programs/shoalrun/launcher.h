@@ -111,6 +111,7 @@ struct launch_config {
     const uint16_t *ports;           /* [worker_nodes + cpu_nodes]: control ports */
     const char *listen;              /* address; NULL: 127.0.0.1 */
     const char *fabric;              /* address for data; NULL: the daemon's default */
+    uint16_t fabric_port;            /* for data; 0: one that is free */
     const char *mark;                /* of the run, for messages */
     const char *provider;            /* NULL: the daemon's default */
     uint64_t pinned_bytes;           /* that workers may pin; 0: the daemon's default */

@@ -65,7 +65,8 @@ static json_t *config_build(const struct launch_config *config, uint32_t self,
     launch_config_name(config, self, name);
     json_t *fabric = NULL, *limits = json_pack("{s:I}", "arena_bytes", ARENA_BYTES);
     if (config->provider || config->fabric)
-        fabric = json_pack("{s:s*, s:s*}", "provider", config->provider, "address", config->fabric);
+        fabric = json_pack("{s:s*, s:s*, s:i}", "provider", config->provider, "address",
+                           config->fabric, "port", (int)config->fabric_port);
     json_t *root = json_pack("{s:s, s:o, s:{s:s}, s:{s:s, s:i}, s:o*, s:o}", "node", name,
                              "servers", roster_build(config), "socket", "path", socket_path,
                              "listen", "address", config->listen ? config->listen : "127.0.0.1",

@@ -12,9 +12,9 @@
 #include "common/text/number_text.h"
 #include "worker/launch/launched.h"
 
-/* Below those that systems give out by themselves. Each run has two. */
+/* Below those that systems give out by themselves. Each run has three. */
 #define PORT_FIRST 20000
-#define PORT_PAIRS 6000
+#define PORT_RUNS 4000
 
 /* --- the list -------------------------------------------------------------------------------- */
 
@@ -264,8 +264,8 @@ static int nodes_set_port(struct nodes *nodes, struct error *error)
 {
     long long port = 0;
     uint64_t hash = launched_hash(LAUNCHED_HASH, nodes->mark);
-    int code = env_integer("SHOAL_PORT", 1, UINT16_MAX - 1,
-                           PORT_FIRST + 2 * (long long)(hash % PORT_PAIRS), &port, error);
+    int code = env_integer("SHOAL_PORT", 1, UINT16_MAX - 2,
+                           PORT_FIRST + 3 * (long long)(hash % PORT_RUNS), &port, error);
     nodes->port = (uint16_t)port;
     return code;
 }

@@ -13,7 +13,7 @@ struct nodes {
     uint32_t ranks;              /* that its launcher wants here; 0: it does not say */
     struct launch_host *hosts;   /* [count] */
     char mark[LAUNCH_JOB_BYTES]; /* of the run, the same on all nodes; "": none is known */
-    uint16_t port;               /* of each daemon; the next one is PyTorch's store's */
+    uint16_t port;               /* of each daemon; the next is PyTorch's store's, then data's */
     char listen[LAUNCH_HOST_BYTES], address[LAUNCH_HOST_BYTES]; /* nodes_find_address's */
 };
 

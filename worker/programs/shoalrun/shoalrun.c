@@ -177,6 +177,7 @@ static int daemons_prepare(struct run *run, struct error *error)
         config.ports = ports;
         config.listen = nodes->listen;
         config.fabric = nodes->address;
+        config.fabric_port = (uint16_t)(nodes->port + 2);
         config.mark = nodes->mark;
     }
     int result =
