@@ -475,6 +475,8 @@ check-deploy: all deb $(if $(filter page,$(or $(PARTS),page)),wheel) \
 
 # For an old glibc; where there is no root for that (77), for this machine's.
 wheel:
+	@echo 'make wheel: libfabric and OpenSSL are built too, in a Debian 11, so that the wheel runs with glibc 2.29 and'
+	@echo 'later: about half an hour. make wheel-here takes a few minutes, for systems as new as this one.'
 	@scripts/install-deps.sh --root
 	@status=0; scripts/packages/wheel.sh $(BUILD) $(DEBIAN11_ROOT) || status=$$?; \
 	[ $$status != 77 ] || { $(MAKE) --no-print-directory wheel-here && status=0; }; exit $$status
