@@ -1,5 +1,6 @@
 /* shoald, the daemon of a node. */
 #include <errno.h>
+#include <event2/event.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -28,10 +29,14 @@
 #include "server/engine/engine.h"
 #include "server/sandbox/sandbox.h"
 
-/* The daemon's own descriptors, and those for another daemon: generous. */
+/* The daemon's own descriptors, and those for another daemon: generous. A daemon of one run has no
+ * port for metrics that many ask, and few strangers. */
 #define OWN_DESCRIPTORS 128u
+#define OWN_DESCRIPTORS_OF_RUN 36u
 #define PEER_DESCRIPTORS 8u
-#define LEAST_WORKERS 16u /* that the daemon lowers its defaults to */
+/* What the daemon lowers its default of workers to. */
+#define LEAST_WORKERS 16u
+#define LEAST_WORKERS_OF_RUN 2u
 
 /* The manual of shoald names them. */
 enum exit_code { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 3 };
@@ -191,9 +196,24 @@ static int daemon_load_config(struct daemon *daemon)
 
 /* --- the start, in this order; daemon_stop goes back */
 
+/* A line of libevent's own. It brings no context, so that the daemon's log is not at hand. */
+static void daemon_log_libevent(int severity, const char *text)
+{
+    static const enum log_level levels[] = {[EVENT_LOG_DEBUG] = LOG_LEVEL_DEBUG,
+                                            [EVENT_LOG_MSG] = LOG_LEVEL_INFO,
+                                            [EVENT_LOG_WARN] = LOG_LEVEL_WARNING,
+                                            [EVENT_LOG_ERR] = LOG_LEVEL_ERROR};
+    bool known = severity >= EVENT_LOG_DEBUG && severity <= EVENT_LOG_ERR;
+    struct log log;
+    log_init(&log, "shoald", LOG_LEVEL_INFO, STDERR_FILENO, env_text("JOURNAL_STREAM") != NULL);
+    log_write(&log, known ? levels[severity] : LOG_LEVEL_WARNING, "libevent: %s", text);
+    log_close(&log);
+}
+
 static int daemon_start_log(struct daemon *daemon, struct error *error)
 {
     (void)error;
+    event_set_log_callback(daemon_log_libevent);
     bool journal = env_text("JOURNAL_STREAM") != NULL;
     log_init(&daemon->log, "shoald", daemon->config.log_level, STDERR_FILENO, journal);
     daemon->log.ring = &daemon->warnings;
@@ -221,10 +241,18 @@ static int daemon_start_signals(struct daemon *daemon, struct error *error)
     return 0;
 }
 
-static uint64_t daemon_descriptors_needed(const struct config *config)
+/* Whether the daemon has come with the ranks of a run, whose user alone reaches its socket. */
+static bool daemon_is_of_run(const struct daemon *daemon)
 {
-    return OWN_DESCRIPTORS + (uint64_t)PEER_DESCRIPTORS * config->server_count +
-           control_descriptors_needed(config);
+    return daemon->options.parent_fd >= 0;
+}
+
+static uint64_t daemon_descriptors_needed(const struct daemon *daemon)
+{
+    bool of_run = daemon_is_of_run(daemon);
+    return (of_run ? OWN_DESCRIPTORS_OF_RUN : OWN_DESCRIPTORS) +
+           (uint64_t)PEER_DESCRIPTORS * daemon->config.server_count +
+           control_descriptors_needed(&daemon->config, of_run);
 }
 
 /* Nobody has asked for as many workers as the defaults allow. A machine that gives a process few
@@ -233,11 +261,12 @@ static void daemon_fit_limits(struct daemon *daemon, uint64_t descriptors)
 {
     struct config *config = &daemon->config, defaults;
     config_defaults(&defaults);
+    uint32_t least = daemon_is_of_run(daemon) ? LEAST_WORKERS_OF_RUN : LEAST_WORKERS;
     bool asked = config->workers != defaults.workers || config->connections != defaults.connections;
     config_clear(&defaults);
-    if (asked || daemon_descriptors_needed(config) <= descriptors)
+    if (asked || daemon_descriptors_needed(daemon) <= descriptors)
         return;
-    while (config->workers > LEAST_WORKERS && daemon_descriptors_needed(config) > descriptors) {
+    while (config->workers > least && daemon_descriptors_needed(daemon) > descriptors) {
         config->workers /= 2;
         config->connections /= 2;
     }
@@ -261,7 +290,7 @@ static int daemon_start_descriptors(struct daemon *daemon, struct error *error)
     if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
         limit.rlim_cur = soft;
     daemon_fit_limits(daemon, limit.rlim_cur);
-    uint64_t needed = daemon_descriptors_needed(config);
+    uint64_t needed = daemon_descriptors_needed(daemon);
     if (needed > limit.rlim_cur)
         return error_set(error, ERR_CONFIG,
                          "limits.connections %u with limits.workers %u takes %" PRIu64

@@ -13,14 +13,23 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "worker/job/daemon_log.h"
 
 #define FIRST_INPUT_BYTES 4096u
 #define DESCRIPTORS_MAX 8u
 
 static int went_away(const struct client *client, struct error *error)
 {
-    return error_set(error, ERR_DISCONNECTED, "the daemon of this node (socket %s) went away",
-                     client->path);
+    char log[DAEMON_LOG_BYTES];
+    return error_set(error, ERR_DISCONNECTED, "the daemon of this node (socket %s) went away%s",
+                     client->path, daemon_log_end(client->path, log));
+}
+
+static int not_there(const char *path, int errno_value, struct error *error)
+{
+    char log[DAEMON_LOG_BYTES];
+    return error_set(error, ERR_DISCONNECTED, "no daemon answers at socket %s: %s%s", path,
+                     strerror(errno_value), daemon_log_end(path, log));
 }
 
 /* Field by field: a fork of another thread closes in the child what it finds here (forking.h), and
@@ -61,8 +70,7 @@ int client_connect(struct client *client, const char *path, uint64_t deadline_ns
     else if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
         code = errno == EAGAIN
                    ? error_set(error, ERR_TIMEOUT, "the daemon at socket %s does not answer", path)
-                   : error_set(error, ERR_DISCONNECTED, "no daemon answers at socket %s: %s", path,
-                               strerror(errno));
+                   : not_there(path, errno, error);
     else if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
         code = error_set_errno(error, errno, "cannot set up the socket");
     if (code < 0) {

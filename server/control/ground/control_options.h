@@ -2,6 +2,7 @@
 #ifndef SERVER_CONTROL_CONTROL_OPTIONS_H
 #define SERVER_CONTROL_CONTROL_OPTIONS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/auth/credentials.h"
@@ -54,7 +55,8 @@ struct control_options {
     void *notice_context;
 };
 
-/* How many descriptors so many workers and connections take as the configuration allows. */
-uint64_t control_descriptors_needed(const struct config *config);
+/* How many descriptors so many workers and connections take as the configuration allows. one_user:
+ * nobody else reaches the Unix socket, so that nobody is protected from another's messages. */
+uint64_t control_descriptors_needed(const struct config *config, bool one_user);
 
 #endif

@@ -15,15 +15,20 @@
 #define REFUSED_AT_ONCE 16
 
 /* Of what users have under way it is that of one of them, with two messages that go beyond it. */
-uint64_t control_descriptors_needed(const struct config *config)
+uint64_t control_descriptors_needed(const struct config *config, bool one_user)
 {
-    return (uint64_t)WORKER_DESCRIPTORS * config->workers + config->connections - config->workers +
-           CONTROL_USER_DESCRIPTORS(config->workers) + (uint64_t)2 * CONTROL_DESCRIPTORS_SENT;
+    uint64_t used =
+        (uint64_t)WORKER_DESCRIPTORS * config->workers + config->connections - config->workers;
+    if (one_user)
+        return used;
+    return used + CONTROL_USER_DESCRIPTORS(config->workers) +
+           (uint64_t)2 * CONTROL_DESCRIPTORS_SENT;
 }
 
 void control_descriptors_init(struct control *control)
 {
-    uint64_t kept = control_descriptors_needed(control->config);
+    bool one_user = control->options.parent_fd >= 0;
+    uint64_t kept = control_descriptors_needed(control->config, one_user);
     struct rlimit limit;
     control->strangers_end = UINT64_MAX;
     /* shoald does not start with fewer. */

@@ -35,7 +35,12 @@ static const struct inherited cases[] = {
     {"exec env -i $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
     {"PATH=; exec $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
     {"ulimit -n 1024; exec $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
-    {"ulimit -n 64; exec $RUN -n 2 -- $FIRST", "raise its hard limit (ulimit -Hn", 1, false},
+    {"ulimit -n 64; exec $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
+    /* The ranks say why their daemon has not started. */
+    {"ulimit -n 48; exec $RUN -n 2 -- $FIRST", "went away; its log ends with: limits.connections",
+     1, false},
+    {"exec $RUN -n 2 --provider nosuch -- $FIRST",
+     "json: /fabric/provider: got \"nosuch\", must be", 1, false},
     {"ulimit -c 0; ulimit -s 1024; exec $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
     {"exec taskset -c 0 $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
     /* What is wrong with TMPDIR is said; the run goes on. */

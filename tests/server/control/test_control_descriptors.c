@@ -261,7 +261,7 @@ START_TEST(test_strangers_leave_descriptors)
     ck_assert_int_ge(next, 0);
     close(next);
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    limit.rlim_cur = (rlim_t)next + control_descriptors_needed(&daemons[0]->config);
+    limit.rlim_cur = (rlim_t)next + control_descriptors_needed(&daemons[0]->config, false);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     start(daemons[0]); /* takes some of those that are left for strangers, which are none now */
     connect_tcp(tcp, control_port(daemons[0]->control));

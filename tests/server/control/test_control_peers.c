@@ -436,7 +436,8 @@ START_TEST(test_strangers_have_all_descriptors)
     close(next);
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
     limit = before;
-    limit.rlim_cur = (rlim_t)next + LEFT + (rlim_t)control_descriptors_needed(&daemons[1]->config);
+    limit.rlim_cur =
+        (rlim_t)next + LEFT + (rlim_t)control_descriptors_needed(&daemons[1]->config, false);
     if (limit.rlim_cur > limit.rlim_max) {
         suite_skip("test_strangers_have_all_descriptors", "it may not have enough descriptors");
         return;

@@ -301,9 +301,11 @@ int embedded_restart(struct embedded *embedded, uint32_t i, struct supervisor *s
     return result;
 }
 
-void embedded_print_logs(const struct embedded *embedded)
+void embedded_print_logs(const struct embedded *embedded, const struct supervisor *supervisor)
 {
     for (uint32_t i = 0; i < embedded->count; i++) {
+        if (supervisor && !supervisor->children[i].failed)
+            continue;
         FILE *file = fopen(embedded->daemons[i].log_path, "re");
         if (!file)
             continue;

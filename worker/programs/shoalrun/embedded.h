@@ -51,8 +51,9 @@ int embedded_start(struct embedded *embedded, struct supervisor *supervisor, boo
 /* Starts number i once more, in the place of one that has ended: at the same port and path. */
 int embedded_restart(struct embedded *embedded, uint32_t i, struct supervisor *supervisor,
                      bool verbose, char *const *environment, struct error *error);
-/* The last lines of each daemon's log, on stderr. */
-void embedded_print_logs(const struct embedded *embedded);
+/* Write the last lines of the logs of the daemons that have failed to stderr; supervisor NULL: of
+ * all. */
+void embedded_print_logs(const struct embedded *embedded, const struct supervisor *supervisor);
 /* Close what is open. */
 void embedded_clear(struct embedded *embedded);
 

@@ -209,7 +209,7 @@ static int run_supervised(struct run *run, char *const *environment, struct erro
         result = page_announce(
             run->socket_path ? run->socket_path : run->embedded.daemons[0].socket_path, error);
         if (result)
-            embedded_print_logs(&run->embedded); /* they say why a daemon does not answer */
+            embedded_print_logs(&run->embedded, NULL); /* they say why a daemon does not answer */
     }
     if (result == 0)
         result = workers_start(run, environment, error);
@@ -218,8 +218,7 @@ static int run_supervised(struct run *run, char *const *environment, struct erro
         if (run->nodes.count > 1 && run->supervisor.exit_code == 0)
             supervisor_retire_daemons(&run->supervisor);
         supervisor_stop_daemons(&run->supervisor);
-        if (run->supervisor.exit_code)
-            embedded_print_logs(&run->embedded);
+        embedded_print_logs(&run->embedded, &run->supervisor);
     }
     return result;
 }

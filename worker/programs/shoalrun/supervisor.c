@@ -246,7 +246,7 @@ static void child_ended(struct supervisor *supervisor, struct child *child, bool
         if (!stopping && daemon_restart(supervisor, child))
             return;
         failure_report(child, stopping ? "" : " before the job was over");
-        supervisor->daemon_failed = true;
+        child->failed = supervisor->daemon_failed = true;
         ending_begin(supervisor);
         return;
     }

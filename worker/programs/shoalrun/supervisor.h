@@ -21,6 +21,7 @@ struct child {
     const char *name; /* of its node */
     pid_t pid;        /* 0: not started */
     bool running;
+    bool failed;          /* a daemon has ended by itself */
     bool own_group;       /* the pid is also the number of its process group */
     uint32_t restarts;    /* since restarts_ns */
     uint64_t restarts_ns; /* when the count began */

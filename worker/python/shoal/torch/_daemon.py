@@ -14,7 +14,6 @@ import subprocess
 from shoal import errors, library
 from shoal.torch import _hosts
 
-LOG_TAIL_BYTES = 2000
 OOM_SCORE = 500
 
 
@@ -58,7 +57,6 @@ class EmbeddedDaemon:
             self.address = [host, int(self._hear())]
             self.folder = pathlib.Path(self._hear())
             self.socket_path = str(self.folder / f"node{node}.sock")
-            self._log = self.folder / f"node{node}.log"
             self.alive_path = str(self.folder / "alive")
             self._alive = os.open(self.alive_path, os.O_WRONLY | os.O_CLOEXEC)
         except BaseException:
@@ -94,10 +92,3 @@ class EmbeddedDaemon:
         if self._alive is not None:
             os.close(self._alive)
             self._alive = None
-
-    def log_tail(self):
-        try:
-            text = self._log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
-        except OSError:
-            return ""
-        return f"; the end of the daemon's log:\n{text}" if text.strip() else ""

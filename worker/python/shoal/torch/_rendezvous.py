@@ -70,10 +70,6 @@ class Place:
         if self._daemon:
             self._daemon.settled()
 
-    def daemon_log(self):
-        """The end of the log of a daemon that this process has started, as a further sentence."""
-        return self._daemon.log_tail() if self._daemon else ""
-
     def leave(self):
         """The embedded daemon ends when all its ranks have left."""
         if self._membership is not None:

@@ -48,11 +48,8 @@ class Session:
                 arena_bytes=_arena_bytes(self.meeting.local_size),
                 newcomer=rank < 0,
             )
-        except BaseException as error:
-            log = self.meeting.daemon_log()
+        except BaseException:
             self.meeting.leave()
-            if isinstance(error, errors.ShoalError):
-                raise type(error)(f"{error}{log}") from None
             raise
         finally:
             self.meeting.settled()

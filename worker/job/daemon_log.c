@@ -1,0 +1,56 @@
+#include "worker/job/daemon_log.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TAIL_BYTES 4096
+#define PATH_BYTES 128
+#define ERROR_MARK " error: " /* of log.c, before the text */
+
+/* Read the end of a file of this user, as text; its length, 0: there is none. */
+static size_t tail_read(const char *path, char tail[TAIL_BYTES + 1])
+{
+    struct stat status;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    ssize_t bytes = 0;
+    if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
+        status.st_uid == geteuid()) {
+        off_t from = status.st_size > TAIL_BYTES ? status.st_size - TAIL_BYTES : 0;
+        bytes = pread(fd, tail, TAIL_BYTES, from);
+    }
+    if (fd >= 0)
+        close(fd);
+    tail[bytes > 0 ? bytes : 0] = '\0';
+    return strlen(tail);
+}
+
+/* Return what the last line with an error says, else the last line. tail is taken apart. */
+static const char *tail_choose(char *tail)
+{
+    const char *chosen = NULL, *last = "";
+    char *rest = NULL;
+    for (char *line = strtok_r(tail, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        const char *mark = strstr(line, ERROR_MARK);
+        if (mark)
+            chosen = mark + strlen(ERROR_MARK);
+        last = line;
+    }
+    return chosen ? chosen : last;
+}
+
+const char *daemon_log_end(const char *socket_path, char text[DAEMON_LOG_BYTES])
+{
+    static const char socket_end[] = ".sock";
+    char path[PATH_BYTES], tail[TAIL_BYTES + 1];
+    size_t length = strlen(socket_path), end = strlen(socket_end);
+    if (length <= end || strcmp(socket_path + length - end, socket_end) != 0 ||
+        snprintf(path, sizeof(path), "%.*s.log", (int)(length - end), socket_path) >=
+            (int)sizeof(path) ||
+        tail_read(path, tail) == 0)
+        return "";
+    snprintf(text, DAEMON_LOG_BYTES, "; its log ends with: %s", tail_choose(tail));
+    return text;
+}
