@@ -92,6 +92,7 @@ struct daemon {
     struct topology *topology;
     char topology_text[512];
     int signal_fd;
+    bool sockets_given; /* to a control thread */
     struct engine *engine;
     struct control *control;
     const char *notify_socket;
@@ -376,6 +377,7 @@ static int daemon_start_control(struct daemon *daemon, struct error *error)
         .notice_context = daemon,
     };
     daemon->signal_fd = -1;
+    daemon->sockets_given = true;
     unmapped_read(&options.unmapped);
     if (options.unmapped.any)
         log_warning(&daemon->log,
@@ -391,6 +393,36 @@ static int daemon_start_sandbox(struct daemon *daemon, struct error *error)
     if (sandbox_enter(error) < 0)
         log_warning(&daemon->log, "this daemon keeps all system calls: %s", error->text);
     return 0;
+}
+
+/* Tell the ranks of this node, and the other daemons, why this one cannot start. Without its
+ * credentials and its sockets it can tell nobody. */
+static void daemon_tell_failure(struct daemon *daemon, const struct error *failure)
+{
+    struct error error = {0};
+    struct control_options options = {
+        .config = &daemon->config,
+        .log = &daemon->log,
+        .credentials = &daemon->credentials,
+        .engine = control_engine_none(),
+        .instruction_set = "none",
+        .topology = "",
+        .failure = failure->text,
+        .listen_fd = daemon->options.listen_fd,
+        .socket_fd = daemon->options.socket_fd,
+        .parent_fd = daemon->options.parent_fd,
+    };
+    if (daemon->config.server_count < 2 || daemon->sockets_given)
+        return;
+    if (daemon->signal_fd < 0 && daemon_start_signals(daemon, &error) < 0)
+        return;
+    options.signal_fd = daemon->signal_fd;
+    daemon->signal_fd = -1;
+    credentials_clear(&daemon->credentials);
+    if (daemon_start_credentials(daemon, &error) < 0)
+        return;
+    if (control_create(&daemon->control, &options, &error) == 0)
+        control_run(daemon->control);
 }
 
 static int (*const starts[])(struct daemon *daemon, struct error *error) = {
@@ -421,6 +453,7 @@ static int daemon_run(struct daemon *daemon)
     for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
         if (starts[i](daemon, &error) < 0) {
             log_error(&daemon->log, "%s", error.text);
+            daemon_tell_failure(daemon, &error);
             return error.code == ERR_CONFIG ? EXIT_CONFIG : EXIT_FAILED;
         }
     }

@@ -292,6 +292,7 @@ static const struct message_form {
     [MESSAGE_RANK_GONE] = {"rank_gone",
                            MESSAGE_BETWEEN_DAEMONS,
                            {LINEAGE, GENERATION, MEMBER, CODE, TEXT}},
+    [MESSAGE_NODE_UNABLE] = {"unable_node", MESSAGE_BETWEEN_DAEMONS, {TEXT}},
     [MESSAGE_NODE_DRAINING] = {"draining", MESSAGE_BETWEEN_DAEMONS, {END}},
     [MESSAGE_NODE_RETIRING] = {"retiring", MESSAGE_BETWEEN_DAEMONS, {END}},
 };

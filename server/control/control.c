@@ -219,6 +219,9 @@ static void control_on_signal(evutil_socket_t fd, short what, void *argument)
     } else if (number == SIGUSR1) {
         log_info(control->log, "this node has no more ranks; the daemon ends when no node has");
         coordinator_retire(control->coordinator, clock_now_ns());
+    } else if (control->options.failure) {
+        log_info(control->log, "%s: the other daemons are told first why this one has not started",
+                 strsignal(number));
     } else if (control->draining) {
         log_warning(control->log, "%s again: ending at once", strsignal(number));
         control->result = ERR_STATE;
@@ -352,8 +355,10 @@ static int control_make_events(struct control *control, struct error *error)
     control->unix_event =
         control_reading(control, control->unix_fd, CONTROL_LOW, control_on_accept);
     control->tcp_event = control_reading(control, control->tcp_fd, CONTROL_LOW, control_on_accept);
-    control->engine_event = control_reading(control, engine->event_descriptor(engine->engine),
-                                            CONTROL_HIGH, control_on_engine);
+    int engine_fd = engine->event_descriptor(engine->engine);
+    if (engine_fd >= 0)
+        control->engine_event =
+            control_reading(control, engine_fd, CONTROL_HIGH, control_on_engine);
     if (options->signal_fd >= 0)
         control->signal_event =
             control_reading(control, options->signal_fd, CONTROL_VITAL, control_on_signal);
@@ -361,7 +366,7 @@ static int control_make_events(struct control *control, struct error *error)
         control->parent_event =
             control_reading(control, options->parent_fd, CONTROL_VITAL, control_on_parent);
     control_make_timers(control);
-    if (!control->unix_event || !control->tcp_event || !control->engine_event ||
+    if (!control->unix_event || !control->tcp_event || (engine_fd >= 0 && !control->engine_event) ||
         (options->signal_fd >= 0 && !control->signal_event) ||
         (options->parent_fd >= 0 && !control->parent_event) || !control->tick_event ||
         !control->update_event || !control->stop_event || !control->accept_event ||
@@ -454,9 +459,10 @@ static int control_make_parts(struct control *control, struct error *error)
                    [ACCOUNT_OUTPUT] = CONTROL_USER_OUTPUT_MAX_BYTES,
                    [ACCOUNT_DESCRIPTORS] = CONTROL_USER_DESCRIPTORS(config->workers)}};
     control->peer_of = calloc(config->server_count, sizeof(struct control_peer *));
+    control->told = calloc(config->server_count, sizeof(bool));
     control->conversations = calloc(config->server_count, sizeof(struct conversation));
-    if (control_turn_init(control) < 0 || !control->peer_of || !control->conversations ||
-        control_source_begin(control) < 0 ||
+    if (control_turn_init(control) < 0 || !control->peer_of || !control->told ||
+        !control->conversations || control_source_begin(control) < 0 ||
         membership_init(&control->membership, config->server_count, config->self,
                         config->heartbeat_ms, config->peer_ms, clock_now_ns()) < 0 ||
         coordinator_create(&control->coordinator, config, control->log, &control->membership, &io) <
@@ -488,6 +494,8 @@ int control_create(struct control **created, const struct control_options *optio
         result = control_open_sockets(control, error);
     if (result == 0)
         control_descriptors_init(control);
+    if (result == 0 && options->parent_fd >= 0)
+        coordinator_set_run(control->coordinator);
     if (result == 0)
         result = control_make_events(control, error);
     if (result == 0)
@@ -502,7 +510,13 @@ int control_create(struct control **created, const struct control_options *optio
 
 int control_run(struct control *control)
 {
-    control_notice(control, CONTROL_READY);
+    if (control->options.failure) {
+        struct timeval limit = {CONTROL_FAILURE_S, 0};
+        coordinator_fail(control->coordinator, control->options.failure);
+        evtimer_add(control->stop_event, &limit);
+    } else {
+        control_notice(control, CONTROL_READY);
+    }
     control_update_later(control);
     if (event_base_dispatch(control->base) < 0)
         return ERR_SYSTEM;
@@ -561,6 +575,7 @@ void control_free(struct control *control)
         conversation_clear(&control->conversations[i]);
     free(control->conversations);
     free(control->peer_of);
+    free(control->told);
     free(control);
 }
 

@@ -21,7 +21,9 @@ int coordinator_create(struct coordinator **created, const struct config *config
     c->io = *io;
     c->others_end = calloc(config->server_count, sizeof(*c->others_end));
     c->came_back = calloc(config->server_count, sizeof(*c->came_back));
-    if (!c->others_end || !c->came_back) {
+    c->nodes_unable = calloc(config->server_count, sizeof(*c->nodes_unable));
+    if (!c->others_end || !c->came_back || !c->nodes_unable) {
+        free(c->nodes_unable);
         free(c->others_end);
         free(c->came_back);
         free(c);
@@ -71,6 +73,7 @@ void coordinator_destroy(struct coordinator *c)
     }
     for (int i = 0; i < COORDINATOR_QUOTAS; i++)
         quota_clear(&c->quotas[i]);
+    free(c->nodes_unable);
     free(c->others_end);
     free(c->came_back);
     free(c);
@@ -120,7 +123,7 @@ static void coordinator_settle(struct coordinator *c)
         message_clear(&queued->message);
         free(queued);
     }
-    if (c->draining && !c->jobs && !c->workers)
+    if (c->draining && !c->failure && !c->jobs && !c->workers)
         c->stopped = true;
 }
 
@@ -137,6 +140,7 @@ void coordinator_peer_connected(struct coordinator *c, uint64_t now_ns, uint32_t
 {
     c->now_ns = now_ns;
     c->others_end[node] = COORDINATOR_STAYS;
+    unable_forget_node(c, node);
     if (c->retiring)
         coordinator_send(c, node, &(struct message){.type = MESSAGE_NODE_RETIRING});
     if (c->draining)
@@ -326,6 +330,28 @@ void coordinator_drain(struct coordinator *c, uint64_t now_ns, uint32_t limit_ms
         coordinator_command(c, &(struct engine_command){.kind = COMMAND_DRAIN});
     else
         drain_finish(c);
+}
+
+void coordinator_fail(struct coordinator *c, const char *failure)
+{
+    c->failure = failure;
+    c->draining = true;
+    c->drain_deadline_ns = UINT64_MAX;
+}
+
+void coordinator_set_run(struct coordinator *c)
+{
+    c->of_run = true;
+}
+
+void coordinator_node_unable(struct coordinator *c, uint64_t now_ns, uint32_t node,
+                             const char *text)
+{
+    c->now_ns = now_ns;
+    unable_note_node(c, node, text);
+    home_refuse_unable(c);
+    member_refuse_unable(c);
+    coordinator_settle(c);
 }
 
 void coordinator_retire(struct coordinator *c, uint64_t now_ns)

@@ -67,6 +67,14 @@ void coordinator_drain(struct coordinator *coordinator, uint64_t now_ns, uint32_
  * coordinator_retired is true, and it is the caller's to drain. */
 void coordinator_retire(struct coordinator *coordinator, uint64_t now_ns);
 bool coordinator_retired(const struct coordinator *coordinator);
+/* This daemon cannot start: refuse who comes with this reason, which outlives the coordinator. */
+void coordinator_fail(struct coordinator *coordinator, const char *failure);
+/* Another daemon has said that it cannot start: refuse those who need it, at once and for as long
+ * as it says so. */
+void coordinator_node_unable(struct coordinator *coordinator, uint64_t now_ns, uint32_t node,
+                             const char *text);
+/* Each daemon of the roster has ranks of one run, so that no job does without one of them. */
+void coordinator_set_run(struct coordinator *coordinator);
 bool coordinator_draining(const struct coordinator *coordinator);
 bool coordinator_stopped(const struct coordinator *coordinator);
 

@@ -52,8 +52,10 @@ void coordinator_sweep_lines(struct coordinator *c)
 
 int coordinator_drain_error(const struct coordinator *c, struct error *error)
 {
-    return error_set(error, ERR_REFUSED, "node %s is shutting down",
-                     coordinator_node_name(c, c->config->self));
+    const char *node = coordinator_node_name(c, c->config->self);
+    return c->failure ? error_set(error, ERR_REFUSED, "the daemon of node %s cannot start: %.800s",
+                                  node, c->failure)
+                      : error_set(error, ERR_REFUSED, "node %s is shutting down", node);
 }
 
 bool coordinator_reaches(const struct coordinator *c, uint32_t node)

@@ -166,6 +166,7 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
         home_refuse(c, message->job, message->uid, &member, refusal.code, refusal.text);
     else if (gathering_complete(gathering))
         home_try_open(c, gathering);
+    home_refuse_unable(c);
     return 0;
 }
 
@@ -345,6 +346,29 @@ static void home_say_soon(struct coordinator *c, struct gathering *gathering)
     if (gathering_complete(gathering) && gathering->without_ns == UINT64_MAX &&
         coordinator_recovers(c, gathering->recovery))
         gathering->without_ns = c->now_ns + c->config->peer_ms * COORDINATOR_MS;
+}
+
+/* Whether the gathering needs a daemon that cannot start: each of a run is needed, of others those
+ * without which a job that has all its ranks cannot open. One with recovery opens without them. */
+static bool home_needs_unable(const struct coordinator *c, const struct gathering *gathering,
+                              struct error *why)
+{
+    if (c->of_run)
+        return unable_node(c, -1, why);
+    int64_t missing = gathering_complete(gathering) ? home_missing_node(c, gathering) : -1;
+    return missing >= 0 && !coordinator_recovers(c, gathering->recovery) &&
+           unable_node(c, missing, why);
+}
+
+void home_refuse_unable(struct coordinator *c)
+{
+    struct gathering *gathering, *next;
+    struct error why;
+    HASH_ITER(hh, c->gatherings, gathering, next)
+    {
+        if (home_needs_unable(c, gathering, &why))
+            home_refuse_all(c, gathering, why.code, why.text);
+    }
 }
 
 void home_try_open(struct coordinator *c, struct gathering *gathering)

@@ -149,6 +149,12 @@ struct unable {
     bool knows[]; /* [world_size]: of those whose rank is known */
 };
 
+/* Why another daemon cannot start. */
+struct node_unable {
+    uint64_t until_ns; /* it says so at least as long; 0: it says nothing */
+    char text[ERROR_TEXT_BYTES];
+};
+
 /* What another daemon has said of its end. */
 enum coordinator_end {
     COORDINATOR_STAYS,
@@ -169,15 +175,18 @@ struct coordinator {
     struct job *jobs;
     struct ended_jobs ended;
     struct gathering *gatherings;
-    struct unable *unables;         /* the oldest first */
-    struct newcomer *newcomers;     /* uthash of all nodes', as this one heard of them */
-    struct succession *successions; /* uthash by lineage, the oldest first */
+    struct unable *unables;           /* the oldest first */
+    struct node_unable *nodes_unable; /* [server_count] */
+    struct newcomer *newcomers;       /* uthash of all nodes', as this one heard of them */
+    struct succession *successions;   /* uthash by lineage, the oldest first */
     struct late_ask *late_asks;
     struct queued_message *queue; /* to this daemon itself */
 
     struct log_throttles news, warnings; /* lines about what a user's processes do, by user */
     uint64_t swept_ns;                   /* when it was last told how many were left out */
     uint64_t dropped_messages;
+    bool of_run;         /* all nodes of the roster have ranks of one run */
+    const char *failure; /* why this daemon cannot start; NULL: it has started */
     bool retiring, draining, stopped;
     enum coordinator_end *others_end; /* [server_count]: said since they have connected */
     uint64_t retire_ns;               /* when this began, or another daemon was lost since */
@@ -325,6 +334,12 @@ void unable_note(struct coordinator *c, const struct unable_rank *who, int code,
  * the first of another attempt, and what was known goes. */
 bool unable_refuses(struct coordinator *c, uint32_t node, const struct message *join,
                     struct error *refusal);
+/* Note that the daemon of another node cannot start, and forget it. */
+void unable_note_node(struct coordinator *c, uint32_t node, const char *text);
+void unable_forget_node(struct coordinator *c, uint32_t node);
+/* Return whether the daemon of this node cannot start, by what it has said just now; -1: of any
+ * node. */
+bool unable_node(const struct coordinator *c, int64_t node, struct error *why);
 void unables_forget(struct coordinator *c);
 
 /* --- coordinator_home.c, jobs that gather here: may call newcomers and unable */
@@ -352,6 +367,8 @@ bool home_waits_text(const struct coordinator *c, const struct gathering *gather
 /* A daemon is there again: what ought to gather at it does so. */
 void home_peer_connected(struct coordinator *c);
 void home_peer_down(struct coordinator *c, uint32_t node);
+/* Refuse what gathers here and needs a daemon that cannot start. */
+void home_refuse_unable(struct coordinator *c);
 void home_drain(struct coordinator *c);
 uint64_t home_deadline(const struct coordinator *c);
 
@@ -491,6 +508,8 @@ void job_worker_removed(struct coordinator *c, struct job *job); /* * */
 bool member_gathers(const struct worker *worker);
 /* When it has not been told, and can be. */
 void member_ask_home(struct coordinator *c, struct worker *worker);
+/* Refuse those who wait for a home whose daemon cannot start. */
+void member_refuse_unable(struct coordinator *c);
 void member_home_lost(struct coordinator *c, struct worker *worker);
 /* Refuse it, and tell the others of its job, if that begins: it cannot do so without this one. */
 void member_refuse(struct coordinator *c, struct worker *worker, int code, const char *text);

@@ -80,9 +80,13 @@ void member_home_lost(struct coordinator *c, struct worker *worker)
 
 void member_ask_home(struct coordinator *c, struct worker *worker)
 {
+    struct error why;
     worker->home = member_home(c, worker);
-    if (!coordinator_reaches(c, worker->home))
+    if (!coordinator_reaches(c, worker->home)) {
+        if (!coordinator_recovers(c, worker->recovery) && unable_node(c, worker->home, &why))
+            worker_refuse(c, worker, why.code, why.text);
         return;
+    }
     struct message message = {
         .type = MESSAGE_JOB_JOIN,
         .uid = worker->uid,
@@ -99,6 +103,16 @@ void member_ask_home(struct coordinator *c, struct worker *worker)
     snprintf(message.job, sizeof(message.job), "%s", worker->name);
     worker->asked = true;
     coordinator_send(c, worker->home, &message);
+}
+
+void member_refuse_unable(struct coordinator *c)
+{
+    struct worker *worker, *next;
+    HASH_ITER(hh, c->workers, worker, next)
+    {
+        if (member_gathers(worker) && !worker->asked)
+            member_ask_home(c, worker);
+    }
 }
 
 static bool member_name_valid(const char *name)

@@ -9,6 +9,7 @@
 
 #define UNABLE_NS (60000 * COORDINATOR_MS)
 #define UNABLE_START_NS (3000 * COORDINATOR_MS) /* a launcher starts its processes within */
+#define NODE_UNABLE_NS (10000 * COORDINATOR_MS) /* as long as a daemon that fails says so */
 #define UNABLE_MAX 256u
 #define UNABLE_OF_USER_MAX 8u /* the oldest makes room */
 
@@ -155,6 +156,29 @@ bool unable_refuses(struct coordinator *c, uint32_t node, const struct message *
     if (unable->told >= unable->who.world_size)
         unable_drop(c, unable);
     return true;
+}
+
+void unable_note_node(struct coordinator *c, uint32_t node, const char *text)
+{
+    struct node_unable *unable = &c->nodes_unable[node];
+    unable->until_ns = c->now_ns + NODE_UNABLE_NS;
+    snprintf(unable->text, sizeof(unable->text), "the daemon of node %s cannot start: %.800s",
+             coordinator_node_name(c, node), text);
+}
+
+void unable_forget_node(struct coordinator *c, uint32_t node)
+{
+    c->nodes_unable[node].until_ns = 0;
+}
+
+bool unable_node(const struct coordinator *c, int64_t node, struct error *why)
+{
+    for (uint32_t i = 0; i < c->config->server_count; i++)
+        if ((node < 0 || node == i) && c->nodes_unable[i].until_ns > c->now_ns) {
+            error_set(why, ERR_REFUSED, "%s", c->nodes_unable[i].text);
+            return true;
+        }
+    return false;
 }
 
 void unables_forget(struct coordinator *c)

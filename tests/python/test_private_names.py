@@ -131,7 +131,7 @@ ARGUMENTS = (
 # Of shoal's process group, which other files touch.
 OURS = {"_fail", "_group"}
 # Words that look like such names: of ctypes, of the wheel, of Hugging Face's models, and the ends of longer ones.
-WORDS = {"_fields_", "_bundle", "_rank", "_init_weights", "_tp_plan", "_proj_weight", "_process_group"}
+WORDS = {"_fields_", "_fields", "_bundle", "_rank", "_init_weights", "_tp_plan", "_proj_weight", "_process_group"}
 # Alone: the whole package would change torch.
 HOOKS = runpy.run_path(str(PACKAGE / "shoal/smddp/smp/_hooks.py")) if suite.reason_to_skip() is None else {}
 PRIVATE = re.compile(r"(?<!\w)_[A-Za-z]\w*")

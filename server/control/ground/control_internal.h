@@ -29,6 +29,8 @@
 
 #define CONTROL_SOFTWARE "shoald " SHOAL_VERSION
 #define CONTROL_HANDSHAKE_S 5
+#define CONTROL_FAILURE_S 10 /* how long a daemon that cannot start says so */
+#define CONTROL_TOLD_MS 300  /* and when all have been told: for what is on the way */
 #define CONTROL_FLUSH_S 2
 #define CONTROL_DESCRIPTORS 2 /* that a join brings */
 /* Under way, or being closed, or of shared memory, of one user: some more than his workers may join
@@ -555,8 +557,10 @@ struct control {
     struct control_arena *arenas;
     struct account_book accounts;
     uint32_t next_worker;
-    struct control_peer *peers;         /* all connections, authenticated or not */
-    struct control_peer **peer_of;      /* [roster]: the connection, or attempt, of each node */
+    struct control_peer *peers;    /* all connections, authenticated or not */
+    struct control_peer **peer_of; /* [roster]: the connection, or attempt, of each node */
+    bool *told;                    /* [roster]: why this daemon cannot start */
+    uint32_t told_count;
     struct conversation *conversations; /* [roster]: with each node, where recovery is on */
     uint32_t contested;                 /* how many are PEER_CONTESTED */
     uint64_t incarnation;               /* of this daemon: random, another one after each start */

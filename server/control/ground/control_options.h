@@ -27,6 +27,8 @@ struct control_engine {
     void (*status_clear)(struct engine_status *status);
     void (*event_free)(struct engine_event *event);
 };
+/* Of a daemon that cannot start, which has no engine. */
+struct control_engine control_engine_none(void);
 /* The real one (control_engine.c). */
 struct control_engine control_engine_of(struct engine *engine);
 
@@ -45,8 +47,11 @@ struct control_options {
     const char *topology;        /* for the status: one line about this machine */
     struct unmapped unmapped;    /* whose number is refused at the Unix socket */
     /* Bound sockets to use instead of binding, or -1. Taken over. */
-    int listen_fd;     /* TCP */
-    int socket_fd;     /* Unix */
+    int listen_fd; /* TCP */
+    int socket_fd; /* Unix */
+    /* Why the daemon cannot start: whoever comes is told, for CONTROL_FAILURE_S at most; NULL: it
+     * has started. Outlives the control thread. */
+    const char *failure;
     int parent_fd;     /* drain quickly when it reaches its end; -1: none. Taken over */
     int signal_fd;     /* struct signalfd_siginfo: SIGTERM, SIGINT drain, a second one ends at once;
                           SIGUSR1 retires; SIGHUP reads the credentials anew. -1: none. Taken over */

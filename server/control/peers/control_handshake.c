@@ -84,6 +84,22 @@ static void handshake_send_fabric(struct control_peer *peer)
     control_stream_send_message(peer->stream, &fabric);
 }
 
+/* Say why this daemon cannot start, and end soon when every other one has been told. */
+static void handshake_say_failure(struct control_peer *peer)
+{
+    struct control *control = peer->control;
+    struct message message = {.type = MESSAGE_NODE_UNABLE};
+    snprintf(message.text, sizeof(message.text), "%s", control->options.failure);
+    control_stream_send_message(peer->stream, &message);
+    if (control->told[peer->node])
+        return;
+    control->told[peer->node] = true;
+    if (++control->told_count + 1 == control->config->server_count) {
+        struct timeval soon = {0, CONTROL_TOLD_MS * 1000};
+        evtimer_add(control->stop_event, &soon);
+    }
+}
+
 /* Find out who it is, when it has connected to us. */
 static int handshake_identify(struct control_peer *peer, const struct message *message,
                               struct error *error)
@@ -159,7 +175,9 @@ static int handshake_on_auth(struct control_peer *peer, const struct message *me
         handshake_send_auth(peer);
     }
     peer->state = PEER_FABRIC;
-    if (peer->connects) {
+    if (control->options.failure) {
+        handshake_say_failure(peer);
+    } else if (peer->connects) {
         peer->offered = peer->control->membership.peers[peer->node].session;
         handshake_send_fabric(peer);
     }
@@ -401,6 +419,13 @@ static int handshake_on_message(struct control_peer *peer, const struct message 
     /* It has proved who it is, and may say why it does not go on. */
     if (peer->state == PEER_FABRIC && peer->connects && message->type == MESSAGE_REFUSED)
         return error_set(error, ERR_REFUSED, "it refuses: %s", message->text);
+    if (peer->state == PEER_FABRIC && message->type == MESSAGE_NODE_UNABLE) {
+        coordinator_node_unable(peer->control->coordinator, clock_now_ns(), peer->node,
+                                message->text);
+        return error_set(error, ERR_REFUSED, "it cannot start: %.800s", message->text);
+    }
+    if (peer->state == PEER_FABRIC && peer->control->options.failure)
+        return 0; /* it has been told, and hangs up */
     if (peer->state == PEER_CONTESTED)
         return error_set(error, ERR_PROTOCOL, "%s before it was told to go on",
                          message_type_name(message->type));

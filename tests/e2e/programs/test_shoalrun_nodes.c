@@ -143,6 +143,27 @@ START_TEST(test_master)
 }
 END_TEST
 
+/* One node's daemon cannot start: the ranks of both read why, long before their time is over. */
+START_TEST(test_a_daemon_that_cannot_start)
+{
+    static const struct launch broken = {
+        .options = {"--hosts", "127.0.0.[1-2]", "--node-rank", "%d", "--provider", "verbs"}};
+    static const struct launch whole = {
+        .options = {"--hosts", "127.0.0.[1-2]", "--node-rank", "%d", "--provider", "tcp"}};
+    static const char said[] =
+        "the daemon of node 127.0.0.2 cannot start: fabric provider \"verbs\" is not available";
+    const char *const command[] = {FIRST, NULL};
+    struct process *nodes[NODES] = {start(&whole, 0, NULL, command),
+                                    start(&broken, 1, NULL, command)};
+    for (int i = 0; i < NODES; i++) {
+        ck_assert_int_eq(process_wait(nodes[i], CLUSTER_PATIENCE_MS), 1);
+        ck_assert_msg(strstr(process_errors(nodes[i]), said), "%d: %s", i,
+                      process_errors(nodes[i]));
+        process_free(nodes[i]);
+    }
+}
+END_TEST
+
 /* A second run of one mark is refused at once, and says of what. */
 START_TEST(test_mark_is_taken)
 {
@@ -248,6 +269,7 @@ int main(void)
     tcase_add_loop_test(tests, test_sums, 0, sizeof(launches) / sizeof(launches[0]));
     tcase_add_test(tests, test_master);
     tcase_add_test(tests, test_mark_is_taken);
+    tcase_add_test(tests, test_a_daemon_that_cannot_start);
     tcase_add_test(tests, test_end_together);
     tcase_add_test(tests, test_end_alone);
     tcase_add_test(tests, test_disagreement);

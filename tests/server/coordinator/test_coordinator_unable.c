@@ -220,6 +220,85 @@ START_TEST(a_drain_while_it_gathers)
 }
 END_TEST
 
+#define NODE_WORDS "the daemon of node b cannot start: no provider"
+
+static void node_unable(uint32_t node)
+{
+    coordinator_node_unable(network_coordinator(network, node), network_now(network), 1,
+                            "no provider");
+    network_settle(network);
+}
+
+/* Node b's daemon tells the other two. All ranks of a job that gathers, or will, on these: in a run
+ * each node has some. Of other jobs only one that has all its ranks needs node b, as a server. */
+static const struct {
+    bool of_run, before, recovery;
+    uint32_t ranks; /* of two that have come */
+    bool refused;
+} unable_nodes[] = {
+    {true, true, false, 1, true},  {true, false, false, 1, true},  {false, true, false, 1, false},
+    {false, true, false, 2, true}, {false, false, false, 2, true}, {false, true, true, 2, false},
+    {true, true, true, 1, true},
+};
+
+START_TEST(a_daemon_that_cannot_start)
+{
+    struct network_worker *ranks[2];
+    for (uint32_t node = 0; node < 3; node++) {
+        network_config(network, node)->recovery = unable_nodes[_i].recovery;
+        if (unable_nodes[_i].of_run)
+            coordinator_set_run(network_coordinator(network, node));
+    }
+    network_cut(network, 0, 1, "connection refused");
+    network_cut(network, 2, 1, "connection refused");
+    if (!unable_nodes[_i].before)
+        for (uint32_t node = 0; node < 3; node += 2)
+            node_unable(node);
+    for (uint32_t i = 0; i < unable_nodes[_i].ranks; i++)
+        ranks[i] = join(2 * i, 2, (int32_t)i);
+    if (unable_nodes[_i].before)
+        for (uint32_t node = 0; node < 3; node += 2)
+            node_unable(node);
+    for (uint32_t i = 0; i < unable_nodes[_i].ranks; i++) {
+        ck_assert_int_eq(ranks[i]->state == CLIENT_OVER, unable_nodes[_i].refused);
+        if (unable_nodes[_i].refused)
+            refused(ranks[i], ERR_REFUSED, NODE_WORDS);
+    }
+}
+END_TEST
+
+/* Node b is the home: who waits for it is told, and who comes while it says so; not who comes
+ * later, or when it has started. */
+START_TEST(a_home_that_cannot_start)
+{
+    char name[MESSAGE_NAME_BYTES];
+    job_name_with_home(name, "train", 1, 3);
+    job = name;
+    network_cut(network, 0, 1, "connection refused");
+    struct network_worker *waits = join(0, 2, 0);
+    ck_assert_int_eq(waits->state, CLIENT_JOINING);
+    node_unable(0);
+    refused(waits, ERR_REFUSED, NODE_WORDS);
+    refused(join(0, 2, 0), ERR_REFUSED, NODE_WORDS);
+    if (_i == 0)
+        network_run(network, 11000);
+    else
+        network_connect(network, 0, 1);
+    network_settle(network);
+    struct network_worker *later = join(0, 2, 0);
+    ck_assert_msg(later->state == CLIENT_JOINING, "%s", later->failure.text);
+}
+END_TEST
+
+/* The daemon itself refuses with the reason, and is not over before the others know it. */
+START_TEST(it_refuses_with_the_reason)
+{
+    coordinator_fail(network_coordinator(network, 1), "no provider");
+    refused(join(1, 2, 0), ERR_REFUSED, NODE_WORDS);
+    ck_assert(!coordinator_stopped(network_coordinator(network, 1)));
+}
+END_TEST
+
 /* A user's oldest notes make room for its newest ones, and another user's notes stay. */
 START_TEST(notes_are_few)
 {
@@ -328,6 +407,10 @@ int main(void)
     tcase_add_loop_test(cases, worlds_that_differ, 0, 5);
     tcase_add_test(cases, where_the_job_gathers);
     tcase_add_test(cases, a_drain_while_it_gathers);
+    tcase_add_loop_test(cases, a_daemon_that_cannot_start, 0,
+                        sizeof(unable_nodes) / sizeof(unable_nodes[0]));
+    tcase_add_loop_test(cases, a_home_that_cannot_start, 0, 2);
+    tcase_add_test(cases, it_refuses_with_the_reason);
     tcase_add_test(cases, notes_are_few);
     tcase_add_loop_test(cases, what_makes_no_sense, 0,
                         (int)(sizeof(nonsense) / sizeof(nonsense[0])));
