@@ -8,6 +8,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -200,6 +201,17 @@ class Failure(unittest.TestCase):
                 for code, text in finished[:2]:
                     self.assertEqual(code, 0, text)
                     self.assertRegex(text, rf"rank 2 on node \S+ is gone: its process \d+ ended: {words}")
+
+    def test_a_node_has_its_hosts_name(self):
+        """In errors; with SHOAL_NODE behind it where that makes nodes of one machine."""
+        for nodes in ("", "ab"):
+            each = [{"SHOAL_NODE": node} for node in nodes[:1] * 2 + nodes[1:]] or None
+            name = "-".join([re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname()), *nodes[1:]])
+            with self.subTest(name):
+                finished = start(self, 3, "err", "at length", each=each, SHOAL_INTERFACE="lo").wait()
+                for code, text in finished[:2]:
+                    self.assertEqual(code, 0, text)
+                    self.assertIn(f"rank 2 on node {name} is gone", text)
 
     def test_an_exception_that_was_handled_is_no_reason(self):
         """Its rank leaves as any other does."""

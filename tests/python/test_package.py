@@ -451,13 +451,43 @@ class Environment(unittest.TestCase):
         with self.assertRaisesRegex(InvalidError, "nosuch0 has no IPv4 and no IPv6 address, or does not exist"):
             _hosts.own_address()
 
+    def test_the_name_of_a_node(self):
+        """What a daemon's configuration takes, whatever the host's name and SHOAL_NODE are."""
+        from unittest import mock
+
+        from shoal.torch import _hosts
+
+        for host, node, name in (
+            ("gpu7.example", None, "gpu7.example"),
+            ("gpu7", "left", "gpu7-left"),
+            ("", "b", "b"),
+            ("my host\n", "caf\u00e9", "my-host--caf-"),
+            ("h" * 80, "b", "h" * 56),
+            ("", None, "node"),
+        ):
+            os.environ.pop("SHOAL_NODE", None)
+            os.environ.update({"SHOAL_NODE": node} if node else {})
+            with mock.patch("socket.gethostname", return_value=host):
+                self.assertEqual(_hosts.node_name(), name)
+
+    def test_nodes_whose_names_are_alike(self):
+        from shoal.torch import _hosts
+
+        for names, distinct in (
+            (["a", "b"], ["a", "b"]),
+            (["a", "a", "b", "a"], ["a", "a-2", "b", "a-3"]),
+            (["a", "a-2", "a"], ["a", "a-2", "a-3"]),
+            (["a", "a", "a-2"], ["a", "a-2", "a-2-2"]),
+        ):
+            self.assertEqual(_hosts.distinct(names), distinct)
+
     def test_daemons_on_some_nodes_only(self):
         from shoal import InvalidError
         from shoal.torch import _rendezvous
 
-        answers = [{"node": node, "given": True, "job": None} for node in ("x", "y", "x")]
+        answers = [{"node": node, "name": f"host{node}", "given": True, "job": None} for node in ("x", "y", "x")]
         plan = _rendezvous._make_plan(answers)
-        self.assertEqual((plan["nodes"], plan["node_of"], plan["given"]), (2, [0, 1, 0], True))
+        self.assertEqual((plan["nodes"], plan["node_of"], plan["given"]), (["hostx", "hosty"], [0, 1, 0], True))
         answers[1]["given"] = False
         with self.assertRaisesRegex(InvalidError, "rank 0 has a daemon .* and rank 1 has none"):
             _rendezvous._make_plan(answers)

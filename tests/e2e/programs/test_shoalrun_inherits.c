@@ -107,7 +107,7 @@ static const char serving[] =
     "taskset -c 0 $SERVE 127.0.0.1 <$DIR/in >$DIR/out &\n"
     "exec 3>$DIR/in 4<$DIR/out\n"
     "read -r port <&4; read -r folder <&4; exec 5>$folder/alive\n"
-    "printf '%s\\n' 0123456789012345678901234567890123456789012 \"127.0.0.1 $port\" >&3\n"
+    "printf '%s\\n' 0123456789012345678901234567890123456789012 \"127.0.0.1 $port here\" >&3\n"
     "read -r word <&4; echo $word\n"
     "SHOAL_SOCKET=$folder/node0.sock WORLD_SIZE=1 RANK=0 $FIRST\n"
     "pid=$($CTL --socket $folder/node0.sock status --json | grep -o '\"pid\":[ 0-9]*' |\n"

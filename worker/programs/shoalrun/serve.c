@@ -80,17 +80,23 @@ static int serve_hear(char *line, int bytes, struct error *error)
 
 static int serve_hear_node(struct served *served, uint32_t node, struct error *error)
 {
-    char line[LAUNCH_HOST_BYTES + 16];
+    char line[LAUNCH_HOST_BYTES + 16 + LAUNCH_JOB_BYTES];
     uint64_t port;
+    struct launch_host *host = &served->hosts[node];
     int code = serve_hear(line, sizeof(line), error);
     if (code <= 0)
         return code;
-    char *blank = strchr(line, ' ');
-    if (!blank || blank - line >= LAUNCH_HOST_BYTES ||
-        number_text_parse(blank + 1, 1, UINT16_MAX, &port, NULL) < 0)
-        return error_set(error, ERR_PROTOCOL, "\"%s\" is no host and port", line);
-    *blank = 0;
-    memcpy(served->hosts[node].address, line, (size_t)(blank - line) + 1);
+    char *rest = NULL, *address = strtok_r(line, " ", &rest), *number = strtok_r(NULL, " ", &rest);
+    if (!address || !number || strlen(address) >= sizeof(host->address) || !*rest ||
+        strlen(rest) >= sizeof(host->name) ||
+        number_text_parse(number, 1, UINT16_MAX, &port, NULL) < 0)
+        return error_set(error, ERR_PROTOCOL, "line %u of the input is no host, port and name",
+                         node + 2);
+    snprintf(host->address, sizeof(host->address), "%s", address);
+    snprintf(host->name, sizeof(host->name), "%s", rest);
+    if (node == served->node)
+        snprintf(served->embedded.daemons[0].name, sizeof(served->embedded.daemons[0].name), "%s",
+                 rest);
     served->embedded.ports[node] = (uint16_t)port;
     return 1;
 }

@@ -10,7 +10,7 @@
  *   says    PORT, of the daemon
  *   says    FOLDER, with the socket nodeN.sock, the log nodeN.log, and the pipe `alive`
  *   hears   SECRET, of all daemons
- *   hears   HOST PORT, a line for each node
+ *   hears   HOST PORT NAME, a line for each node; what a configuration takes for a name
  *   says    started
  *
  * or, at any time, "error CODE TEXT". When nobody has `alive` open any more the daemon retires: it

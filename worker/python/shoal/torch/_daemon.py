@@ -40,12 +40,14 @@ def be_taken_before_it():
 
 
 class EmbeddedDaemon:
-    """A private folder with sockets that listen, then the daemon in it."""
+    """A private folder with sockets that listen, then the daemon in it. nodes: the names of all; node: the number of
+    this one; others: addresses of other nodes."""
 
     def __init__(self, nodes, node, others=()):
-        host = "127.0.0.1" if nodes == 1 else _hosts.own_address(others)
+        host = "127.0.0.1" if len(nodes) == 1 else _hosts.own_address(others)
+        self._nodes = nodes
         self._server = subprocess.Popen(
-            [find_program(), "--serve", host, "--nodes", str(nodes), "--node-rank", str(node)],
+            [find_program(), "--serve", host, "--nodes", str(len(nodes)), "--node-rank", str(node)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -74,7 +76,8 @@ class EmbeddedDaemon:
 
     def start(self, roster):
         """roster: {"addresses": [[host, port] of each node], "secret": text}."""
-        lines = [roster["secret"], *(f"{host} {port}" for host, port in roster["addresses"])]
+        places = zip(self._nodes, roster["addresses"])
+        lines = [roster["secret"], *(f"{host} {port} {name}" for name, (host, port) in places)]
         with contextlib.suppress(BrokenPipeError):  # then it has said why
             self._server.stdin.write("".join(f"{line}\n" for line in lines))
             self._server.stdin.flush()

@@ -3,9 +3,11 @@
 import contextlib
 import fcntl
 import ipaddress
+import itertools
 import json
 import os
 import pathlib
+import re
 import socket
 import struct
 import warnings
@@ -14,6 +16,8 @@ from shoal import errors
 
 # SageMaker's description of a training job.
 RESOURCE_CONFIG = pathlib.Path("/opt/ml/input/config/resourceconfig.json")
+# Of the 63 bytes of a node's name in a configuration; the rest is for a number.
+NODE_NAME_MOST = 56
 _SIOCGIFADDR = 0x8915
 _IPV6_SCOPE_LINK = "20"  # in /proc/net/if_inet6
 # These addresses are for documentation (RFC 5737, RFC 3849): packets for them would take the default route.
@@ -26,6 +30,22 @@ def node_identity():
     parts = [pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
     parts += [os.readlink(f"/proc/self/ns/{kind}") for kind in ("mnt", "net", "user")]
     return " ".join(parts + [str(os.getuid()), os.environ.get("SHOAL_NODE", "")])
+
+
+def node_name():
+    """The host's name, with SHOAL_NODE behind it where that is set, in the characters that a node's name may have."""
+    parts = [socket.gethostname(), os.environ.get("SHOAL_NODE", "")]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(filter(None, parts)))
+    return name[:NODE_NAME_MOST] or "node"
+
+
+def distinct(names):
+    """The same names; of those that are alike the later ones get a number."""
+    taken = []
+    for name in names:
+        tries = itertools.chain([name], (f"{name[:NODE_NAME_MOST]}-{number}" for number in itertools.count(2)))
+        taken.append(next(one for one in tries if one not in taken))
+    return taken
 
 
 def resource_config():

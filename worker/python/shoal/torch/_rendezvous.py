@@ -82,6 +82,7 @@ def meet(store, rank, size, timeout, job=None):
     What goes wrong on one rank is raised on all that wait for it."""
     given = _given_socket()
     told = {"node": _hosts.node_identity(), "given": bool(given), "job": job, "mark": secrets.token_hex(8)}
+    told["name"] = _hosts.node_name()
     told["launched"] = _launched_name(rank, size)
     told["address"] = None if given or size == 1 else _hosts.address_towards_master()
     store.set(f"node/{rank}", json.dumps(told))
@@ -309,17 +310,18 @@ def _make_plan(answers):
         )
     numbers = {}
     node_of = [numbers.setdefault(answer["node"], len(numbers)) for answer in answers]
+    firsts = [answers[node_of.index(node)] for node in range(len(numbers))]
     return {
         "job": answers[0]["job"] or (all(launched) and launched[0]) or f"torch-{secrets.token_hex(8)}",
         "given": bool(with_daemon),
-        "nodes": len(numbers),
+        "nodes": _hosts.distinct([first.get("name", "node") for first in firsts]),
         "node_of": node_of,
-        "towards": [answers[node_of.index(node)].get("address") for node in range(len(numbers))],
+        "towards": [first.get("address") for first in firsts],
     }
 
 
 def _make_roster(store, plan, timeout):
-    firsts = [plan["node_of"].index(node) for node in range(plan["nodes"])]
+    firsts = [plan["node_of"].index(node) for node in range(len(plan["nodes"]))]
     addresses = [
         _get(store, f"address/{node}", timeout, f"rank {first}") for node, first in enumerate(firsts)
     ]
