@@ -62,13 +62,14 @@ printf '  fetching and installing with pip, some minutes\n'
 try "pip cannot get ${before[*]}: is there a network, or a mirror in pip's configuration?" "${pip[@]}" "${before[@]}"
 DS_BUILD_OPS=0 try "pip cannot get ${packages[*]}: is there a network, or a mirror in pip's configuration?" \
     "${pip[@]}" --no-build-isolation "${packages[@]}"
-# deepspeed compiles an operator when ranks begin, where there is a compiler, and they would wait for its lock.
-TORCH_EXTENSIONS_DIR=$folder/torch_extensions PATH=$folder/bin:$PATH try "deepspeed cannot compile its operator" \
+# deepspeed compiles operators when ranks begin, where there is a compiler, and they would wait for its lock.
+TORCH_EXTENSIONS_DIR=$folder/torch_extensions PATH=$folder/bin:$PATH try "deepspeed cannot compile its operators" \
     "$folder/bin/python3" -c '
 import deepspeed
 from deepspeed.accelerator import get_accelerator
-builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
-if deepspeed.ops.__compatible_ops__.get(builder.NAME):
-    builder.load()'
+for name in ("ShareMemCommBuilder", "FusedAdamBuilder"):
+    builder = get_accelerator().create_op_builder(name)
+    if deepspeed.ops.__compatible_ops__.get(builder.NAME):
+        builder.load()'
 printf '%s\n' "$made_of" >"$stamp"
 printf '  made: make check-frameworks FRAMEWORKS_ENV=%s\n' "$folder"

@@ -16,6 +16,8 @@ import table
 WANTED = os.environ.get("FRAMEWORKS", "").split()
 SHORT = os.environ.get("FRAMEWORKS_PART", "") == "short"
 BACKENDS = ("gloo", "shoal")
+# The same, and on shoal once more, for which the program asks by name.
+WAYS = (*BACKENDS, "shoal by name")
 
 
 def wanted(framework, name):
@@ -43,9 +45,9 @@ class FrameworksCase(unittest.TestCase):
         name = f"test_{framework.name}_{name}".replace("-", "_")
         setattr(cls, name, unittest.skipIf(reason, reason)(lambda self: test(self, framework)))
 
-    def run_on_both(self, framework, commands, size, each=None, act=None, **more):
-        """{backend: how its run has ended}, of two at once. commands: of a run, given a port of its own. size: ranks on
-        a node. act: what is done with a run while it is going on."""
+    def run_on_all(self, framework, commands, size, each=None, act=None, ways=BACKENDS, **more):
+        """{way: how its run has ended}, of all at once. commands: of a run, given a port of its own. size: ranks on a
+        node. act: what is done with a run while it is going on."""
 
         def run(on):
             with table.reserved_port() as port:
@@ -56,18 +58,18 @@ class FrameworksCase(unittest.TestCase):
                         act(begun)
                     return begun.wait()
 
-        with concurrent.futures.ThreadPoolExecutor(1 if framework.in_turn else len(BACKENDS)) as threads:
-            return dict(zip(BACKENDS, threads.map(run, BACKENDS)))
+        with concurrent.futures.ThreadPoolExecutor(1 if framework.in_turn else len(ways)) as threads:
+            return dict(zip(ways, threads.map(run, ways)))
 
     def check_groups(self, framework, on, finished, ranks, nodes=1):
-        """Each rank's groups are what they are to be, and are called gloo: no run passes on Gloo in silence. On shoal
-        each node has a daemon."""
+        """Each rank's groups are what they are to be, and have the name that was asked for: no run passes on Gloo in
+        silence. On shoal each node has a daemon."""
         groups = [one for one in finished.told if "backend" in one]
         self.assertEqual({one["rank"] for one in groups}, set(range(ranks)), finished.end())
-        expected = nodes if on == "shoal" else 0
+        expected = 0 if on == "gloo" else nodes
         for one in groups:
-            self.assertEqual(one["called"], "gloo", one)
-            self.assertIn(on, one["backend"], one)
+            self.assertEqual(one["called"], "shoal" if on == "shoal by name" else "gloo", one)
+            self.assertIn("gloo" if on == "gloo" else "shoal", one["backend"], one)
             self.assertEqual(one.get("daemons", expected), expected, one)
         said = running.LINE in finished.text
         self.assertEqual(said, on == "shoal" and not framework.by_name, finished.end())

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ import suite  # noqa: E402
 PROGRAMS = HERE / "programs"
 # What rank 0 says once of a job whose groups are shoal's.
 LINE = "shoal: this job's gloo groups are shoal's (SHOAL_AS=gloo)"
+# How a program gets its backend: "gloo" is what the programs ask for.
+FOR = {"gloo": {}, "shoal": {"SHOAL_AS": "gloo"}, "shoal by name": {"TEST_BACKEND": "shoal"}}
 # What the rank tells that is about to fail.
 FAILING = 'TOLD {"what": "failing"'
 # The backstop of a run; never reached when all is well.
@@ -53,16 +56,19 @@ class Finished:
 
 
 class Running:
-    """One or more commands that make one job together. on: "gloo" or "shoal". each: what is added to the environment of
-    each command. path: a folder with the entry points of the package."""
+    """One or more commands that make one job together. on: one of frameworks_case.WAYS. each: what is added to the environment of
+    each command. path: a folder with the entry points of the package. copied: a folder of which the commands find a
+    copy where they run."""
 
-    def __init__(self, commands, on, path, each=None, **more):
+    def __init__(self, commands, on, path, each=None, copied=None, **more):
         self.mark = f"{os.getpid()}.{next(_numbers)}"
         self.folder = tempfile.TemporaryDirectory(prefix="shoal-frameworks-")
         self.began = time.monotonic()
         self.failed_at = None
         self.text = ""
         environment = self._environment(on, path, more)
+        if copied:
+            shutil.copytree(copied, f"{self.folder.name}/{copied.name}")
         self.output, write = os.pipe()
         self.processes = [
             subprocess.Popen(
@@ -91,9 +97,7 @@ class Running:
             **more,
         )
         os.mkdir(own["TEST_FOLDER"])
-        if on == "shoal":
-            own["SHOAL_AS"] = "gloo"
-        return own
+        return {**own, **FOR[on]}
 
     def _left_s(self):
         return max(0, self.began + LIMIT_S - time.monotonic())

@@ -21,9 +21,9 @@ def torchrun(program, *words):
 
 
 def torchrun_nodes(program, *words):
-    def command(node, port):
+    def command(node, port, size):
         own = ["--nnodes=2", f"--node_rank={node}", "--master_addr=127.0.0.1", f"--master_port={port}"]
-        return [PYTHON, "-m", "torch.distributed.run", *own, "--nproc_per_node=1", PROGRAMS / program, *words]
+        return [PYTHON, "-m", "torch.distributed.run", *own, f"--nproc_per_node={size}", PROGRAMS / program, *words]
 
     return command
 
@@ -41,17 +41,23 @@ def accelerate(size, port):
     return [*ACCELERATE, f"--num_processes={size}", f"--main_process_port={port}", *ACCELERATE_PROGRAM]
 
 
-def accelerate_nodes(node, port):
+def accelerate_nodes(node, port, _):
     place = ["--num_machines=2", f"--machine_rank={node}", "--main_process_ip=127.0.0.1", f"--main_process_port={port}"]
     return [*ACCELERATE, "--num_processes=2", *place, *ACCELERATE_PROGRAM]
 
 
 def deepspeed(size, port):
-    return [PYTHON, "-m", "deepspeed.launcher.runner", f"--num_gpus={size}", f"--master_port={port}", DEEPSPEED_PROGRAM]
+    return [*DEEPSPEED, f"--num_gpus={size}", f"--master_port={port}", DEEPSPEED_PROGRAM]
+
+
+def deepspeed_nodes(node, port, _):
+    place = [f"--hostfile={PROGRAMS / 'two_hosts'}", "--no_ssh", f"--node_rank={node}"]
+    return [*DEEPSPEED, *place, "--master_addr=127.0.0.1", f"--master_port={port}", DEEPSPEED_PROGRAM]
 
 
 ACCELERATE = (PYTHON, "-m", "accelerate.commands.launch", "--multi_gpu")
 ACCELERATE_PROGRAM = ("--dynamo_backend=no", "--mixed_precision=no", PROGRAMS / "train_accelerate.py")
+DEEPSPEED = (PYTHON, "-m", "deepspeed.launcher.runner")
 DEEPSPEED_PROGRAM = PROGRAMS / "train_deepspeed.py"
 # Each line that a worker tells is wanted, and at once. Ray gives its node 30 s to start, which cannot be set, and loads
 # some interpreters in that time: so only one Ray starts at once.
@@ -62,10 +68,10 @@ OPERATORS = {"TORCH_EXTENSIONS_DIR": f"{sys.prefix}/torch_extensions"}
 
 @dataclasses.dataclass(frozen=True)
 class Framework:
-    """launch(size, port) is the command for so many ranks on this node; nodes(node, port) that of one of two nodes with
-    a rank each. endings: how a run of it is ended early. by_name: the program asks for shoal by name, so that
-    rank 0 has nothing to say of SHOAL_AS. in_turn: its runs on Gloo and on shoal come one after the other. in_short:
-    those of its tests that the short part has."""
+    """launch(size, port) is the command for so many ranks on this node; nodes(node, port, size) that of one of two
+    nodes with so many each. endings: how a run of it is ended early. named: it takes the name "shoal", too. by_name:
+    the program always asks for shoal by name, so that rank 0 has nothing to say of SHOAL_AS. in_turn: its runs come one
+    after the other. in_short: those of its tests that the short part has."""
 
     name: str
     needs: tuple  # modules
@@ -74,6 +80,7 @@ class Framework:
     sizes: tuple = (2,)
     environment: dict = dataclasses.field(default_factory=dict)
     endings: tuple = ()
+    named: bool = False
     by_name: bool = False
     in_turn: bool = False
     in_short: tuple = ()
@@ -105,6 +112,7 @@ FRAMEWORKS = (
         sizes=(2, 4),
         environment={"ACCELERATE_USE_CPU": "true"},
         endings=ENDINGS,
+        named=True,
         in_short=("2_ranks", "kill", "raise", "test_ops_2_ranks"),
     ),
     Framework(
@@ -113,6 +121,7 @@ FRAMEWORKS = (
         torchrun(TRAINER, "plain"),
         torchrun_nodes(TRAINER, "plain"),
         endings=ENDINGS,
+        named=True,
         in_short=("two_nodes",),
     ),
     Framework("peft", ("transformers", "peft"), torchrun(TRAINER, "lora")),
@@ -128,12 +137,28 @@ FRAMEWORKS = (
     ),
     Framework("lightning-spawn", ("lightning",), alone(LIGHTNING, "ddp_spawn")),
     Framework("lightning-notebook", ("lightning",), alone(LIGHTNING, "ddp_notebook")),
-    Framework("lightning-model-parallel", ("lightning",), alone(LIGHTNING, "model_parallel")),
-    Framework("lightning-fabric", ("lightning",), alone(LIGHTNING, "fabric"), endings=ENDINGS),
-    Framework("keras", ("keras",), torchrun("train_keras.py"), endings=ENDINGS),
-    Framework("ignite", ("ignite",), alone("train_ignite.py"), endings=ENDINGS, in_short=("raise",)),
+    Framework("lightning-model-parallel", ("lightning",), alone(LIGHTNING, "model_parallel"), named=True),
+    Framework("lightning-fabric", ("lightning",), alone(LIGHTNING, "fabric"), endings=ENDINGS, named=True),
+    Framework("keras", ("keras",), torchrun("train_keras.py"), endings=ENDINGS, named=True),
+    # Its auto_model knows Gloo's name, and another's not.
+    Framework(
+        "ignite",
+        ("ignite",),
+        alone("train_ignite.py"),
+        alone("train_ignite.py"),
+        endings=ENDINGS,
+        in_short=("raise",),
+    ),
     Framework("ray", ("ray",), alone("train_ray.py"), environment=RAY, in_turn=True, endings=ENDINGS),
-    Framework("deepspeed", ("deepspeed",), deepspeed, environment=OPERATORS, endings=("kill",)),
+    Framework(
+        "deepspeed",
+        ("deepspeed",),
+        deepspeed,
+        deepspeed_nodes,
+        environment=OPERATORS,
+        endings=ENDINGS,
+        named=True,
+    ),
     Framework("torchft", ("torchft",), torchrun("train_torchft.py"), by_name=True),
     Framework(
         "torchft-manager",

@@ -5,6 +5,7 @@ ranks are on two nodes. On four ranks sums have more than one order: there they 
 import sys
 
 import frameworks_case
+from frameworks_case import BACKENDS, WAYS
 import suite
 import table
 
@@ -13,28 +14,31 @@ NEAR = 1e-4  # relatively, after some dozen steps
 
 class Digits(frameworks_case.FrameworksCase):
     def check(self, framework, size):
-        self.compare(framework, size, lambda port: [framework.launch(size, port)])
+        ways = WAYS if framework.named and size == framework.sizes[0] else BACKENDS
+        self.compare(framework, size, lambda port: [framework.launch(size, port)], ways=ways)
 
     def check_nodes(self, framework):
         each = [
             {"SHOAL_NODE": f"node{node}", "NODE_RANK": str(node), "TEST_NODES": "2", "MASTER_ADDR": "127.0.0.1"}
             for node in range(2)
         ]
-        self.compare(framework, 2, lambda port: [framework.nodes(node, port) for node in range(2)], each)
+        ranks = framework.sizes[0]
+        self.compare(framework, ranks, lambda port: [framework.nodes(node, port, ranks // 2) for node in range(2)], each)
 
-    def compare(self, framework, ranks, commands, each=None):
-        ends = self.run_on_both(framework, commands, ranks // len(each or [1]), each)
+    def compare(self, framework, ranks, commands, each=None, ways=BACKENDS):
+        ends = self.run_on_all(framework, commands, ranks // len(each or [1]), each, ways=ways)
         for on, finished in ends.items():
             self.check_ended(finished, [0] * len(finished.codes))
             self.check_groups(framework, on, finished, ranks, len(each or [1]))
         told = {on: [one for one in finished.told if "backend" not in one] for on, finished in ends.items()}
         self.assertGreaterEqual(len(told["gloo"]), ranks, ends["gloo"].end())
-        self.assertEqual(len(told["gloo"]), len(told["shoal"]), ends["shoal"].end())
-        for gloo, shoal in zip(told["gloo"], told["shoal"]):
-            if ranks == 2:
-                self.assertEqual(shoal, gloo)
-            else:
-                self.check_near(shoal, gloo, (shoal["what"], shoal["rank"]))
+        for on in ways[1:]:
+            self.assertEqual(len(told["gloo"]), len(told[on]), ends[on].end())
+            for gloo, shoal in zip(told["gloo"], told[on]):
+                if ranks == 2:
+                    self.assertEqual(shoal, gloo, on)
+                else:
+                    self.check_near(shoal, gloo, (on, shoal["what"], shoal["rank"]))
         seconds = ", ".join(f"{on} {finished.seconds:.0f} s" for on, finished in ends.items())
         print(f"\n{framework.name}, {ranks} ranks: {len(told['gloo'])} lines alike; {seconds}")
 

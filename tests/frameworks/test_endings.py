@@ -20,7 +20,7 @@ class Endings(frameworks_case.FrameworksCase):
             run.interrupt()
 
         act = press if kind == "interrupt" else None
-        ends = self.run_on_both(framework, lambda port: [framework.launch(ranks, port)], ranks, act=act, TEST_FAIL=kind)
+        ends = self.run_on_all(framework, lambda port: [framework.launch(ranks, port)], ranks, act=act, TEST_FAIL=kind)
         for on, finished in ends.items():
             self.check_groups(framework, on, finished, ranks)
             if on == "shoal":

@@ -19,29 +19,34 @@ ACCELERATE = {"test_script": (2,), "test_ops": (2, 4), "test_sync": (2, 4)}
 # One whose ranks call different collectives where there is no GPU: on Gloo they wait until somebody ends them.
 DISAGREE = "test_distributed_data_loop"
 CHECKOUT = os.environ.get("DEEPSPEED_CHECKOUT", "")
+# What pytest cannot even collect without packages for GPUs.
+WANTING = [f"--ignore-glob=*/{name}" for name in ("onebit", "test_fp8.py")]
 
 
 @dataclasses.dataclass(frozen=True)
 class Brought:
-    """What pytest runs of a framework's tests. words: pytest's own. on_shoal: further ones. environment: of both."""
+    """What pytest runs of a framework's tests. words: pytest's own. on_shoal: further ones. environment: of both.
+    copied: a folder whose copy, of the same name, is where it runs."""
 
     framework: str
     name: str
     words: tuple
     on_shoal: tuple = ()
     environment: dict = dataclasses.field(default_factory=dict)
+    copied: pathlib.Path | None = None
     reason_to_skip: str | None = None
 
 
-def of_deepspeed(file):
-    """Each function of it once, with its first parameters: there are thousands. LOCAL_SIZE: the ranks that DeepSpeed
-    believes this machine can have. Its tests take 600 s for hanging."""
-    words = ("-p", "first_of_each", pathlib.Path(CHECKOUT).resolve() / "tests" / "unit" / file)
-    there = bool(CHECKOUT) and words[-1].exists()
-    reason = None if there else f"DEEPSPEED_CHECKOUT names no folder that has DeepSpeed's tests/unit/{file}"
-    name = file.removesuffix(".py").replace("/", "_")
+def of_deepspeed(name, *paths):
+    """Each function once, with its first parameters: there are thousands. LOCAL_SIZE: the ranks that DeepSpeed
+    believes this machine can have. Its tests are copied, so that nothing else of the checkout is taken for the
+    DeepSpeed that is installed."""
+    tests = pathlib.Path(CHECKOUT).resolve() / "tests"
+    missing = [path for path in paths if not CHECKOUT or not (tests / "unit" / path).exists()]
+    reason = f"DEEPSPEED_CHECKOUT names no folder that has DeepSpeed's tests/unit/{missing[0]}" if missing else None
+    words = ("-p", "deepspeed_quick", *WANTING, *(f"tests/unit/{path}" for path in paths))
     environment = {"LOCAL_SIZE": "4", "DS_UNITTEST_TIMEOUT": "240", **table.OPERATORS}
-    return Brought("deepspeed", name, words, environment=environment, reason_to_skip=reason)
+    return Brought("deepspeed", name, words, environment=environment, copied=tests, reason_to_skip=reason)
 
 
 def of_torchft(name, *words):
@@ -51,10 +56,23 @@ def of_torchft(name, *words):
 
 
 BROUGHT = (
+    Brought(
+        "accelerate",
+        "notebook",
+        ("-p", "own_port", "--pyargs", "accelerate.test_utils.scripts.test_notebook"),
+        environment={"ACCELERATE_USE_CPU": "true", "ACCELERATE_NUM_PROCESSES": "2"},
+    ),
     # Its "Baby" groups are Gloo's, in a process that torchft starts.
     of_torchft("process_group_test", "-k", "not baby"),
     of_torchft("manager_integ_test"),
-    of_deepspeed("comm/test_dist.py"),
+    of_deepspeed("comm", "comm"),
+    of_deepspeed("pipe", "pipe", "runtime/pipe"),
+    of_deepspeed("zero_contexts", *(f"runtime/zero/test_zero_context{what}.py" for what in ("", "_ancestry", "_return"))),
+    of_deepspeed("moe", "v1/moe/test_moe.py", "v1/moe/test_moe_tp.py"),
+    of_deepspeed("zero", "v1/zero"),
+    of_deepspeed("half_precision", "v1/half_precision", "runtime/half_precision"),
+    of_deepspeed("checkpoint", "checkpoint"),
+    of_deepspeed("sequence_parallelism", "sequence_parallelism"),
 )
 
 
@@ -82,14 +100,15 @@ class Own(frameworks_case.FrameworksCase):
         """The names of those that pass, and how the run has ended."""
         pytest = [table.PYTHON, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--junitxml=passed.xml"]
         words = [*pytest, *brought.words, *(brought.on_shoal if on == "shoal" else ())]
-        run = running.Running([words], on, self.path, **brought.environment)
-        with contextlib.closing(run):
-            finished = run.wait()
-            said = pathlib.Path(run.folder.name) / "passed.xml"
-            cases = xml.etree.ElementTree.parse(said).iter("testcase") if said.exists() else ()
-            bad = {"failure", "error", "skipped"}
-            passed = {f"{it.get('classname')}::{it.get('name')}" for it in cases if not bad & {part.tag for part in it}}
-        return passed, finished
+        with table.reserved_port() as port:
+            own = {**brought.environment, "TEST_PORT": str(port)}
+            run = running.Running([words], on, self.path, copied=brought.copied, **own)
+            with contextlib.closing(run):
+                finished = run.wait()
+                said = pathlib.Path(run.folder.name) / "passed.xml"
+                cases = list(xml.etree.ElementTree.parse(said).iter("testcase")) if said.exists() else []
+        passed = [one for one in cases if not {"failure", "error", "skipped"} & {part.tag for part in one}]
+        return {f"{one.get('classname')}::{one.get('name')}" for one in passed}, finished
 
     def check_brought(self, framework, brought):
         (gloos, on_gloo), (ours, on_shoal) = (

@@ -17,6 +17,11 @@ import torch.distributed as dist
 ERROR = "the user's own error"
 
 
+def backend():
+    """What the program asks for: Gloo, unless the test has it name another."""
+    return os.environ.get("TEST_BACKEND", "gloo")
+
+
 def tell(what, **values):
     """A line for the test."""
     say(what, dist.get_rank(), **values)

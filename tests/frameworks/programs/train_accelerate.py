@@ -6,6 +6,8 @@ import torch
 
 
 def main():
+    if told.backend() != "gloo":  # accelerate takes no other name on CPU, and any group that is there
+        torch.distributed.init_process_group(told.backend())
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     told.tell_group()
     model = told.model()

@@ -32,5 +32,7 @@ def training(local_rank):
 
 if __name__ == "__main__":
     place = {"nproc_per_node": int(os.environ["TEST_RANKS"]), "master_port": int(os.environ["TEST_PORT"])}
+    if "TEST_NODES" in os.environ:
+        place |= {"nnodes": 2, "node_rank": int(os.environ["NODE_RANK"]), "master_addr": os.environ["MASTER_ADDR"]}
     with idist.Parallel(backend="gloo", **place) as parallel:
         parallel.run(training)

@@ -38,7 +38,7 @@ class Steps(keras.callbacks.Callback):
 
 
 def main():
-    dist.init_process_group("gloo")
+    dist.init_process_group(told.backend())
     told.tell_group()
     keras.utils.set_random_seed(4)
     data = told.data(96)

@@ -6,10 +6,12 @@ import sys
 import lightning
 import told
 import torch
+from lightning.fabric.strategies import DDPStrategy
 from lightning.pytorch.strategies import ModelParallelStrategy
 
 DEVICES = int(os.environ["TEST_RANKS"])
 NODES = int(os.environ.get("TEST_NODES", "1"))
+BY_NAME = told.backend() == "shoal"
 PLACE = {"accelerator": "cpu", "devices": DEVICES, "num_nodes": NODES}
 
 
@@ -69,7 +71,8 @@ def fit(strategy):
 
 
 def fabric():
-    made = lightning.Fabric(**PLACE, strategy="ddp")
+    strategy = DDPStrategy(process_group_backend="shoal") if BY_NAME else "ddp"
+    made = lightning.Fabric(**PLACE, strategy=strategy)
     made.launch()
     made.seed_everything(11)
     told.tell_group()
@@ -91,6 +94,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "fabric":
         fabric()
     elif sys.argv[1] == "model_parallel":
-        fit(ModelParallelStrategy())
+        fit(ModelParallelStrategy(process_group_backend="shoal" if BY_NAME else None))
     else:
         fit(sys.argv[1])

@@ -102,4 +102,6 @@ def sft():
 
 
 if __name__ == "__main__":
+    if told.backend() != "gloo":  # accelerate, which is below all of this, takes no other name on CPU
+        torch.distributed.init_process_group(told.backend())
     {"plain": plain, "lora": lora, "sft": sft}[sys.argv[1]]()
