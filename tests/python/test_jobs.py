@@ -226,6 +226,12 @@ class Failure(unittest.TestCase):
             self.assertEqual(code, 0, text)
             self.assertIn("rank lost: rank 2", text)
 
+    def test_ctrl_c_while_an_error_is_made(self):
+        """It is what the backward pass raises, and does not end the process."""
+        code, text = start(self, 2, "interrupted_in_backward").wait()[0]
+        self.assertEqual(code, 0, text)
+        self.assertEqual(found(r"^INTERRUPTED", text), ["INTERRUPTED"], text)
+
     def test_the_thread_that_completes_operations_ends(self):
         """Whoever waits in C++, without a timeout, hears of it; so does the next call. The thread is of the
         backend in Python."""

@@ -11,7 +11,7 @@ import shoal
 import shoal.torch  # noqa: F401
 import torch
 import torch.distributed as dist
-from shoal import library
+from shoal import errors, library
 from shoal.torch import _daemon, _session
 from shoal.torch._process_group import member_of
 
@@ -162,6 +162,26 @@ def death_in_backward():
             loss.backward()
         except RuntimeError as error:
             say("ERROR", type(error).__name__, error)
+
+
+def interrupted_in_backward():
+    """Ctrl-C comes while the loss of the last rank, in the backward pass, becomes an exception."""
+    start()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    loss = model(torch.ones(2, 4)).sum()
+    if RANK == SIZE - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    make_error = errors.make_error
+
+    def make_interrupted(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return make_error(*arguments)
+
+    errors.make_error = make_interrupted
+    try:
+        loss.backward()
+    except KeyboardInterrupt:
+        say("INTERRUPTED")
 
 
 def fail_to_open():

@@ -22,8 +22,12 @@ template <typename Function> void find(void *handle, const char *name, Function 
 
 PyObject *Error::python_type()
 {
-    auto made = pybind11::module_::import("shoal.errors").attr("make_error")(code, what());
-    return pybind11::type::handle_of(made).ptr(); /* the module keeps its classes */
+    try {
+        auto made = pybind11::module_::import("shoal.errors").attr("make_error")(code, what());
+        return pybind11::type::handle_of(made).ptr(); /* the module keeps its classes */
+    } catch (pybind11::error_already_set &error) {
+        return error.type().inc_ref().ptr(); /* a reference for good, since torch takes none */
+    }
 }
 
 Library::Library(const std::string &path)

@@ -19,7 +19,8 @@ class Error : public torch::PyTorchError
     Error(int code, const std::string &text) : torch::PyTorchError(text), code(code)
     {
     }
-    /* torch holds Python's lock. */
+    /* torch holds Python's lock, and asks where an exception would end the process. What Python
+     * raises here, such as Ctrl-C, takes the error's place. */
     PyObject *python_type() override;
 
     int code;
