@@ -361,14 +361,14 @@ SHOAL_API int shoal_all_to_all_v(shoal_group *group, const void *const send[],
 /* --- sends and receives ------------------------------------------------------------------------
  *
  * One rank sends, and another rank of the group receives with the same count, type and tag, from 0
- * to 2^31 - 1. Those with one tag arrive in the order in which they were sent; those with different
- * tags, and collectives, may be waited for in any order. Of a rank's sends 256 are under way at
- * once, and of its receives as many; others follow in the order of the calls. request is as in a
- * collective.
+ * to 2^31 - 1. A send and its receive that differ in count or type fail with SHOAL_EMISMATCH on
+ * both ranks, and the text has what each gave; nothing is copied, and everything else goes on.
+ * Those with one tag arrive in the order in which they were sent; those with different tags, and
+ * collectives, may be waited for in any order. Of a rank's sends 256 are under way at once, and of
+ * its receives as many; others follow in the order of the calls. request is as in a collective.
  *
  * Data that does not lie in the arena goes through memory taken from it: SHOAL_EMEMORY when that
- * has no room. When the other rank leaves the job the group fails with SHOAL_ELOST; when it gives
- * another count or type, with SHOAL_EMISMATCH. */
+ * has no room. When the other rank leaves the job the group fails with SHOAL_ELOST. */
 
 /* Send `count` elements to the rank `peer` of the group, not this one. The buffer is free as soon
  * as this returns, unless it lies in the arena or on a device. The request is complete when the
@@ -388,6 +388,17 @@ SHOAL_API int shoal_recv(shoal_group *group, void *data, size_t count, enum shoa
  * the job. */
 SHOAL_API int shoal_recv_any(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype,
                              int tag, int *source, shoal_request **request);
+
+/* In place of the rank that is received from. */
+#define SHOAL_ANY_RANK (-1)
+/* Receive at most `most` elements, from the rank `peer` or, with SHOAL_ANY_RANK, as in
+ * shoal_recv_any. *count is set to how many have come, which the sender decides, before the request
+ * is complete, and the rest of data stays as it was; *source as in shoal_recv_any. Both must be
+ * there until then, and may be NULL. A send of more, or of another type, fails as one that differs
+ * in count. */
+SHOAL_API int shoal_recv_up_to(shoal_group *group, void *data, size_t most, enum shoal_dtype dtype,
+                               int peer, int tag, int *source, size_t *count,
+                               shoal_request **request);
 
 /* --- replays -------------------------------------------------------------------------------------
  *

@@ -34,7 +34,7 @@
 #include "common/base/error.h"
 
 #define ARENA_MAGIC 0x414c4f4853ull /* "SHOLA" */
-#define ARENA_VERSION 8
+#define ARENA_VERSION 9
 #define ARENA_ALIGNMENT 64 /* of every offset handed over for data */
 /* Of either ring, and a power of two, at least 16. The completion ring has at least twice as many
  * as the submission ring, so that this one has 16 to 32768 and the completion ring 32 to 65536. */
@@ -68,7 +68,7 @@ struct arena_submission {
     uint8_t type; /* enum arena_submission_type */
     uint8_t kind; /* enum collective_kind */
     uint8_t dtype;
-    uint8_t op;
+    uint8_t op; /* enum reduce_op; of a receive enum wire_take */
     uint32_t group;
     uint64_t request;  /* the worker's own number, echoed in completions */
     uint64_t sequence; /* of the group: 0, 1, 2 ... in the order that all ranks submit; the blocks
@@ -102,9 +102,14 @@ struct arena_submission {
 
 enum arena_completion_type { ARENA_CHUNK_DONE = 1, ARENA_REQUEST_DONE = 2, ARENA_STABLE = 3 };
 
+/* The chunk of an ARENA_REQUEST_DONE: of a replay, it is not kept; of a send or receive, the two do
+ * not fit, and nothing was copied. */
+#define ARENA_REFUSED 1u
+
 struct arena_completion {
-    uint8_t type; /* enum arena_completion_type */
-    uint8_t zero[3];
+    uint8_t type;  /* enum arena_completion_type */
+    uint8_t dtype; /* ARENA_REQUEST_DONE with ARENA_REFUSED of a send or receive: as `count` */
+    uint8_t zero[2];
     union {
         uint32_t chunk;
         uint32_t group; /* ARENA_STABLE */
@@ -114,7 +119,11 @@ struct arena_completion {
         uint64_t sequence; /* ARENA_STABLE: all ranks of the group have the results of all its
                             * collectives, and of all their blocks, with a smaller number */
     };
-    uint64_t offset; /* ARENA_CHUNK_DONE: where the chunk lies (the in_offset that was given) */
+    union {
+        uint64_t offset; /* ARENA_CHUNK_DONE: where the chunk lies (the in_offset that was given) */
+        uint64_t count;  /* ARENA_REQUEST_DONE of a send or receive: the elements that the other
+                          * rank gave or asked for, which are those that have come if it fits */
+    };
     uint64_t reserved;
 };
 

@@ -201,6 +201,13 @@ int wire_ask_equal(const struct wire_ask *a, const struct wire_ask *b)
            (!collective_has_root(a->kind) || a->root == b->root);
 }
 
+bool wire_send_fits(const struct wire_ask *sent, const struct wire_ask *wanted)
+{
+    return sent->dtype == wanted->dtype &&
+           (wanted->op == WIRE_TAKE_UP_TO ? sent->count <= wanted->count
+                                          : sent->count == wanted->count);
+}
+
 uint64_t wire_ask_elements(const struct wire_ask *ask)
 {
     bool in_blocks = route_in_blocks((enum collective_kind)ask->kind);
@@ -234,6 +241,9 @@ int wire_ask_check(const struct wire_ask *ask, uint32_t ranks, struct error *err
                          ask->root, ranks);
     if (ask->kind == COLLECTIVE_SEND && ask->block == 0)
         return error_set(error, ERR_INVALID, "a send goes between two ranks");
+    if (ask->kind == COLLECTIVE_SEND && ask->op > WIRE_TAKE_UP_TO)
+        return error_set(error, ERR_INVALID, "a receive takes its count in way %u, which is none",
+                         ask->op);
     if (ask->block > 0 &&
         !route_block_valid((enum collective_kind)ask->kind, ask->root, ask->block, ranks))
         return error_set(error, ERR_INVALID,
@@ -261,6 +271,7 @@ static void identity_text(uint32_t identity, char *text, size_t bytes)
 void wire_ask_text(const struct wire_ask *ask, uint32_t ranks, char *text, size_t bytes)
 {
     char op[16] = "", root[32] = "", part[64] = "", tensor[48];
+    bool up_to = ask->kind == COLLECTIVE_SEND && ask->op == WIRE_TAKE_UP_TO;
     identity_text(ask->identity, tensor, sizeof(tensor));
     if (ask->kind == COLLECTIVE_BARRIER) {
         snprintf(text, bytes, "%s", collective_name(ask->kind));
@@ -281,6 +292,6 @@ void wire_ask_text(const struct wire_ask *ask, uint32_t ranks, char *text, size_
             snprintf(part, sizeof(part), " for the part of rank %" PRIu32 " of the group",
                      route.owner);
     }
-    snprintf(text, bytes, "%s%s %s count %" PRIu64 "%s%s%s", collective_name(ask->kind), op,
-             dtype_name(ask->dtype), ask->count, root, part, tensor);
+    snprintf(text, bytes, "%s%s %s%s count %" PRIu64 "%s%s%s", collective_name(ask->kind), op,
+             dtype_name(ask->dtype), up_to ? " up to" : "", ask->count, root, part, tensor);
 }

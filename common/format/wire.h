@@ -3,13 +3,14 @@
 #ifndef COMMON_FORMAT_WIRE_H
 #define COMMON_FORMAT_WIRE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "common/base/error.h"
 
 #define WIRE_MAGIC 0x4c4f4853u /* "SHOL" */
-#define WIRE_VERSION 9
+#define WIRE_VERSION 10
 #define WIRE_HEADER_BYTES 128
 
 enum wire_type {
@@ -46,6 +47,10 @@ enum wire_type {
 #define WIRE_SEND_TAG_MAX 0x7fffffffu
 #define WIRE_SEND_TAG_SHIFT 32
 
+/* Of a receive, in place of an operation: whether it takes just its count, as the send must give
+ * it, or what was sent up to that. */
+enum wire_take { WIRE_TAKE_ALL = 0, WIRE_TAKE_UP_TO = 1 };
+
 /* How a payload is encoded. */
 enum wire_codec { WIRE_CODEC_AS_IS = 0 };
 
@@ -58,7 +63,7 @@ enum wire_codec { WIRE_CODEC_AS_IS = 0 };
 struct wire_ask {
     uint8_t kind;      /* enum collective_kind */
     uint8_t dtype;     /* enum dtype */
-    uint8_t op;        /* enum reduce_op */
+    uint8_t op;        /* enum reduce_op; of a receive enum wire_take */
     uint32_t root;     /* rank in the group; 0 where the kind has none */
     uint64_t count;    /* elements, of the block where there is one; or a version, see above */
     uint32_t block;    /* of the collective (common/format/route.h); 0: the collective itself */
@@ -117,6 +122,8 @@ int wire_ask_equal(const struct wire_ask *a, const struct wire_ask *b);
 /* Whether the numbers are known and allowed together, root below `ranks`, the block one that the
  * kind has. 0 or ERR_INVALID. */
 int wire_ask_check(const struct wire_ask *ask, uint32_t ranks, struct error *error);
+/* Whether a receive takes what a send gives. Both are checked, and of one block. */
+bool wire_send_fits(const struct wire_ask *sent, const struct wire_ask *wanted);
 /* How many elements travel: none for a barrier, or for a collective whose blocks carry them. */
 uint64_t wire_ask_elements(const struct wire_ask *ask);
 /* "all_reduce sum float count 1000", "all_reduce sum float count 9 of tensor 7", or "of fusion

@@ -471,37 +471,30 @@ START_TEST(test_a_killed_worker_with_sends_under_way)
 }
 END_TEST
 
-/* A send and its receive of different sizes: all of the group are told by whom. */
+/* A send and its receive of different sizes: these two fail, and all else comes through. */
 START_TEST(test_a_send_and_a_receive_that_disagree)
 {
     uint64_t seed = 14000 + (uint64_t)_i;
     uint32_t rank_nodes[8], ranks;
     struct virtual_cluster *cluster = sends_cluster(seed, 1 + (uint32_t)_i % 3, rank_nodes, &ranks);
     struct virtual_job job = sends_job("mixed", seed, rank_nodes, ranks);
-    job.kinds = 1u << COLLECTIVE_SEND;
-    job.groups = 0;
     job.collectives = 400;
     uint32_t number = virtual_cluster_start(cluster, &job);
-    uint32_t culprit = (uint32_t)(lrand48() % ranks);
-    virtual_cluster_run(cluster, 1000);
-    virtual_cluster_mislead(cluster, number, culprit);
+    uint32_t refused = 0;
+    for (uint32_t i = 0; i < ranks; i++) {
+        virtual_cluster_run(cluster, 500);
+        virtual_cluster_mislead_send(cluster, number, i);
+    }
     virtual_cluster_finish(cluster, LIMIT_NS);
-    char words[64];
-    snprintf(words, sizeof(words), "rank %u asked for send", culprit);
-    uint32_t told = 0;
     for (uint32_t i = 0; i < ranks; i++) {
         struct virtual_outcome outcome = virtual_cluster_outcome(cluster, number, i);
-        /* One that had all its own behind it may have ended well. */
-        if (outcome.code == 0)
-            continue;
-        told++;
-        ck_assert_msg(outcome.code == ERR_MISMATCH, "rank %u: %d %s", i, outcome.code,
-                      outcome.text);
-        ck_assert_msg(strstr(outcome.text, words) &&
-                          strstr(outcome.text, "differs between its ranks"),
-                      "rank %u: %s", i, outcome.text);
+        ck_assert_msg(outcome.code == 0, "rank %u: %d %s", i, outcome.code, outcome.text);
+        refused += outcome.refused;
     }
-    ck_assert_uint_ge(told, 2);
+    /* Each makes two ends fail, unless two of them meet. */
+    ck_assert_uint_ge(refused, 2);
+    ck_assert_uint_eq(refused % 2, 0);
+    ck_assert_uint_le(refused, 2 * ranks);
     virtual_cluster_destroy(cluster);
 }
 END_TEST

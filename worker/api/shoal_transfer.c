@@ -217,6 +217,8 @@ static int transfer_call(struct transfer *transfer, int peer, int tag, int *sour
         return error_text_keep(&error);
     if (transfer->any) /* any other rank will do here */
         peer = transfer->group->rank == 0;
+    else if (source)
+        *source = peer;
     int code = call_entered(transfer, peer, tag, source, request);
     job_leave(job);
     return code;
@@ -239,6 +241,18 @@ int shoal_recv(shoal_group *group, void *data, size_t count, enum shoal_dtype dt
                                 .receive = true,
                                 .ask = {.dtype = (enum dtype)dtype, .count = count}};
     return transfer_call(&transfer, peer, tag, NULL, request);
+}
+
+int shoal_recv_up_to(shoal_group *group, void *data, size_t most, enum shoal_dtype dtype, int peer,
+                     int tag, int *source, size_t *count, shoal_request **request)
+{
+    struct transfer transfer = {
+        .group = group,
+        .data = data,
+        .receive = true,
+        .any = peer == SHOAL_ANY_RANK,
+        .ask = {.dtype = (enum dtype)dtype, .count = most, .up_to = true, .received = count}};
+    return transfer_call(&transfer, peer, tag, source, request);
 }
 
 int shoal_recv_any(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype, int tag,

@@ -292,6 +292,8 @@ static bool receive_done(struct progress *progress, const struct arena_completio
     }
     if (request->done_seen || (request->staged && request->chunks_back != request->layout.chunks))
         return false;
+    if (progress_is_transfer(request) && !request->ask.replay)
+        return progress_transfer_done(progress, request, completion, now_ns);
     request->done_seen = true;
     if (request->ask.replay && completion->chunk != 0) {
         struct error error;

@@ -90,6 +90,10 @@ bool progress_copy_piece(struct progress *progress, struct progress_copy *copy);
 /* Whether the caller's memory is still to be copied to or from; if so, and if that may begin, the
  * request is in the queue for it. */
 bool progress_transfer_copies(struct progress *progress, struct request *request);
+/* The daemon says that it is over, and what the other rank gave or asked for. False: it cannot be.
+ */
+bool progress_transfer_done(struct progress *progress, struct request *request,
+                            const struct arena_completion *completion, uint64_t now_ns);
 /* The data of a send from a device is in the arena. */
 void progress_transfer_loaded(struct progress *progress, struct request *request);
 

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "common/format/wire.h"
+
 /* --- requests: from the queue into the ring, and to their end */
 
 void progress_leave_queue(struct request **queue, struct request *request)
@@ -110,7 +112,7 @@ static void submit_request(struct progress *progress, struct request *request)
                                 .type = ARENA_SUBMIT,
                                 .kind = (uint8_t)ask->kind,
                                 .dtype = (uint8_t)ask->dtype,
-                                .op = (uint8_t)ask->op,
+                                .op = ask->up_to ? WIRE_TAKE_UP_TO : (uint8_t)ask->op,
                                 .group = request->group->number,
                                 .request = request->number,
                                 .sequence = request->sequence,

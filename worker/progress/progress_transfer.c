@@ -1,7 +1,9 @@
 /* Sends and receives in progress. */
 #include <assert.h>
+#include <inttypes.h>
 #include <utlist.h>
 
+#include "common/format/wire.h"
 #include "worker/progress/progress_private.h"
 
 static int transfer_add(struct progress *progress, struct progress_group *group,
@@ -115,6 +117,49 @@ struct request *progress_next_matched(struct progress *progress)
     }
     oldest->state = REQUEST_MATCHED;
     return oldest;
+}
+
+/* The two calls fail, and nothing else. */
+static void transfer_refuse(struct progress *progress, struct request *request,
+                            const struct arena_completion *completion, uint64_t now_ns)
+{
+    const struct request_ask *ask = &request->ask;
+    bool receives = request->receives;
+    const char *own = dtype_name(ask->dtype), *other = dtype_name(completion->dtype);
+    struct error error;
+    error_set(&error, ERR_MISMATCH,
+              "send %" PRIu32 " with tag %" PRIu32 " in group %" PRIu32
+              " does not fit: rank %" PRIu32 " of the group sends %" PRIu64 " %s, rank %" PRIu32
+              " receives %s%" PRIu64 " %s",
+              (uint32_t)request->sequence,
+              (uint32_t)(request->sequence >> WIRE_SEND_TAG_SHIFT) & WIRE_SEND_TAG_MAX,
+              request->group->number, ask->route.from, receives ? completion->count : ask->count,
+              receives ? other : own, ask->route.to, ask->up_to ? "up to " : "",
+              receives ? ask->count : completion->count, receives ? own : other);
+    progress_complete(progress, request, &error, now_ns);
+}
+
+bool progress_transfer_done(struct progress *progress, struct request *request,
+                            const struct arena_completion *completion, uint64_t now_ns)
+{
+    const struct request_ask *ask = &request->ask;
+    uint64_t count = completion->count;
+    bool refused = completion->chunk == ARENA_REFUSED;
+    if (refused ? completion->dtype >= DTYPE_COUNT : completion->chunk != 0)
+        return false;
+    if (request->receives && !refused && (ask->up_to ? count > ask->count : count != ask->count))
+        return false;
+    request->done_seen = true;
+    if (refused) {
+        transfer_refuse(progress, request, completion, now_ns);
+        return true;
+    }
+    if (request->receives)
+        request->layout.count = count; /* so much is copied out */
+    if (ask->received)
+        *ask->received = count;
+    progress_finish_if_done(progress, request, now_ns);
+    return true;
 }
 
 bool progress_transfer_copies(struct progress *progress, struct request *request)

@@ -46,9 +46,11 @@ struct request_ask {
     bool shared;            /* recv is shared memory, which the daemon writes the result to */
     uint32_t segment;       /* shared: the daemon's number for the memory */
     uint64_t shared_offset; /* shared: where in it recv lies */
-    void *kept;    /* a copy of what is sent, where results overwrite it; request_keep_sent */
-    bool replay;   /* of a receive: a daemon answers it, or says that it cannot */
-    bool internal; /* the library's own, which nobody is told of */
+    void *kept;       /* a copy of what is sent, where results overwrite it; request_keep_sent */
+    bool replay;      /* of a receive: a daemon answers it, or says that it cannot */
+    bool up_to;       /* of a receive: the count is the most that it takes */
+    size_t *received; /* up_to: where the count goes that has come, or NULL */
+    bool internal;    /* the library's own, which nobody is told of */
 };
 
 enum request_state {

@@ -122,6 +122,16 @@ void worker_request_done(struct exchange_worker *worker, uint64_t request, uint3
                               .type = ARENA_REQUEST_DONE, .request = request, .chunk = chunk});
 }
 
+void worker_transfer_done(struct exchange_worker *worker, uint64_t request, bool refused,
+                          uint64_t count, uint8_t dtype)
+{
+    delivery_tell(worker, &(struct arena_completion){.type = ARENA_REQUEST_DONE,
+                                                     .request = request,
+                                                     .chunk = refused ? ARENA_REFUSED : 0,
+                                                     .count = count,
+                                                     .dtype = refused ? dtype : 0});
+}
+
 bool worker_tell_stable(struct exchange_worker *worker, uint32_t group, uint64_t sequence)
 {
     if (!worker->detached && !arena_has_room_for_news(&worker->arena))

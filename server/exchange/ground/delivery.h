@@ -41,6 +41,9 @@ void worker_give_back(struct exchange_worker *worker, uint64_t request, uint32_t
                       uint64_t offset);
 /* The request is done; chunk is the completion's field of that name. */
 void worker_request_done(struct exchange_worker *worker, uint64_t request, uint32_t chunk);
+/* The same of a send or receive: whether the two fit, and what the other one asked for. */
+void worker_transfer_done(struct exchange_worker *worker, uint64_t request, bool refused,
+                          uint64_t count, uint8_t dtype);
 /* All ranks of the group hold the results of its collectives with a smaller number. False: there is
  * no room in the worker's ring to say so now. */
 bool worker_tell_stable(struct exchange_worker *worker, uint32_t group, uint64_t sequence);

@@ -304,14 +304,19 @@ struct collective {
     uint32_t live;         /* of these, those that are there; the first ones, more or less */
     /* Takes a chunk whose result is with its ranks, and whose memory nothing reads any more. */
     void (*chunk_delivered)(struct chunk *chunk);
+    /* A transfer between nodes: what its two ranks ask for is known, and nothing has moved. */
+    void (*met)(struct collective *transfer, const struct wire_ask *sent,
+                const struct wire_ask *wanted);
     uint8_t *shared; /* where its result goes for all ranks here; NULL: to each rank's own */
     bool disagree;   /* the local ranks do not agree */
     bool told;       /* this node has reported that */
     struct archived *archived; /* where its result is kept besides; or NULL */
     struct archived *replayed; /* of a replay that this node answers itself: what is handed out */
-    bool refused;              /* of a replay: it is not kept */
-    bool confirmed;            /* of a transfer, at its sender's node: its receiver has it */
-    struct part parts[];       /* [members.local_count] */
+    bool refused; /* of a replay: it is not kept; of a transfer: its two ranks do not fit */
+    uint64_t wanted_count; /* of a transfer that has met: its receiver's; `ask` is its sender's */
+    uint8_t wanted_dtype;  /* likewise */
+    bool confirmed;        /* of a transfer, at its sender's node: its receiver has it */
+    struct part parts[];   /* [members.local_count] */
 };
 
 #endif

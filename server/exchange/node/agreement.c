@@ -53,12 +53,9 @@ static bool part_is_first(const struct collective *collective, uint32_t local)
     return true;
 }
 
-/* Return the number that the ranks count: the sequence and what they did at their place. A send
- * has its sequence. */
+/* Return the number that the ranks count: the sequence and what they did at their place. */
 static uint64_t agreement_number(const struct collective *collective)
 {
-    if (ask_is_transfer(&collective->ask))
-        return collective->sequence;
     return (collective->sequence + segments_met(collective->group)) & ~WIRE_SEND_SEQUENCE;
 }
 
@@ -125,7 +122,7 @@ void agreement_failed(struct collective *collective)
 }
 
 /* All that take part and are here have asked; where others do too, it is clear already. */
-void agreement_fail_here(const struct collective *collective)
+static void agreement_fail_here(const struct collective *collective)
 {
     struct exchange_group *group = collective->group;
     struct disagreement all;

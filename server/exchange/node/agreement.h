@@ -29,8 +29,6 @@ bool agreement_is_beyond(const struct exchange_group *group, uint32_t block, uin
 bool agreement_on_memory(struct collective *collective);
 /* All local ranks have submitted, and disagree: to be reported by agreement_report. */
 void agreement_failed(struct collective *collective);
-/* Fail the group here: all that take part are on this node. */
-void agreement_fail_here(const struct collective *collective);
 /* Report the oldest disagreement to the owner of chunk 0, if there is one: there is no receive for
  * more. */
 void agreement_report(struct exchange_group *group);

@@ -17,6 +17,7 @@
 /* --- taking and freeing ----------------------------------------------------------------------- */
 
 static void chunk_lend(struct lender *lender, struct exchange_send *send, uint32_t local);
+static void chunk_met(struct lender *lender, const struct wire_ask *wanted);
 static void chunk_returned(struct lender *lender);
 
 void chunks_open(struct exchange_group *group)
@@ -46,8 +47,11 @@ struct chunk *chunk_get(struct collective *collective, uint32_t index)
     chunk->piece.extent = layout_chunk(&collective->layout, index);
     chunk->piece.offsets = (uint64_t *)(chunk->pointers + 2 * (size_t)locals + 1);
     chunk->owner = collective->ask.block ? collective->owner : chunk->piece.extent.server;
-    chunk->lender = (struct lender){
-        .owner = chunk, .piece = &chunk->piece, .lend = chunk_lend, .returned = chunk_returned};
+    chunk->lender = (struct lender){.owner = chunk,
+                                    .piece = &chunk->piece,
+                                    .lend = chunk_lend,
+                                    .met = chunk_met,
+                                    .returned = chunk_returned};
     chunk->task.reduction.in = chunk->pointers;
     chunk->task.reduction.out = (void **)(chunk->pointers + locals);
     chunk->task.owner = chunk;
@@ -247,6 +251,15 @@ static void chunk_lend(struct lender *lender, struct exchange_send *send, uint32
     chunk->unsent++;
 }
 
+/* A receiver elsewhere asks for what this node's rank sends. */
+static void chunk_met(struct lender *lender, const struct wire_ask *wanted)
+{
+    struct chunk *chunk = lender->owner;
+    struct collective *transfer = chunk->piece.collective;
+    const struct wire_ask sent = transfer->ask;
+    transfer->met(transfer, &sent, wanted);
+}
+
 /* The owner on this node has summed or copied the result into the ranks' memory. */
 static void chunk_returned(struct lender *lender)
 {
@@ -371,6 +384,32 @@ bool chunk_issue(struct chunk *chunk)
 
 /* --- the answer ------------------------------------------------------------------------------- */
 
+static bool chunk_is_first_of_transfer(const struct chunk *chunk)
+{
+    const struct collective *collective = chunk->piece.collective;
+    return chunk->index == 0 && ask_is_transfer(&collective->ask) &&
+           !replay_is(collective->group, &collective->ask);
+}
+
+/* The sender's node says with chunk 0 what is sent. */
+static int chunk_hear_sender(struct chunk *chunk, const struct wire_header *header,
+                             struct error *error)
+{
+    struct collective *transfer = chunk->piece.collective;
+    const struct wire_ask wanted = transfer->ask;
+    struct error why;
+    if (!ask_is_transfer(&header->ask) ||
+        wire_ask_check(&header->ask, transfer->group->members.size, &why) != 0)
+        return error_set(error, ERR_PROTOCOL, "a send of group %" PRIu32 " that is none",
+                         transfer->group->id);
+    if (header->payload_bytes > 0 && !wire_send_fits(&header->ask, &wanted))
+        return error_set(error, ERR_PROTOCOL,
+                         "a result of %" PRIu32 " bytes for a receive that it does not fit",
+                         header->payload_bytes);
+    transfer->met(transfer, &header->ask, &wanted);
+    return 0;
+}
+
 int chunk_result(struct exchange_group *group, uint32_t from, const struct wire_header *header,
                  struct buffer *result, struct error *error)
 {
@@ -384,6 +423,8 @@ int chunk_result(struct exchange_group *group, uint32_t from, const struct wire_
                          "a result for chunk %" PRIu32 " of collective %" PRIu64
                          " of group %" PRIu32 ", which does not wait for one from it",
                          header->chunk, header->sequence, group->id);
+    if (chunk_is_first_of_transfer(chunk) && chunk_hear_sender(chunk, header, error) != 0)
+        return ERR_PROTOCOL;
     bool returns = ask_returns(group, &collective->ask, group->members.self_node);
     uint64_t bytes = returns ? chunk->piece.extent.count * collective->element_bytes : 0;
     if (bytes > 0 && header->payload_bytes == 0 && replay_is(group, &collective->ask)) {

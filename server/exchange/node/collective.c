@@ -105,15 +105,30 @@ static void collective_free(struct collective *collective)
     free(collective);
 }
 
+/* Of a transfer each rank hears what the other one asked for. */
+static void collective_tell(const struct collective *collective, uint32_t local)
+{
+    struct exchange_group *group = collective->group;
+    struct exchange_worker *worker = group_local_worker(group, local);
+    uint64_t request = collective->parts[local].request;
+    if (!ask_is_transfer(&collective->ask) || replay_is(group, &collective->ask)) {
+        worker_request_done(worker, request, collective->refused ? ARENA_REFUSED : 0);
+        return;
+    }
+    bool sends = group->members.locals[local].group_rank == collective->route.from;
+    worker_transfer_done(worker, request, collective->refused,
+                         sends ? collective->wanted_count : collective->ask.count,
+                         sends ? collective->wanted_dtype : collective->ask.dtype);
+}
+
 /* All its chunks are delivered: tell the ranks. */
 static void collective_complete(struct collective *collective)
 {
     struct exchange_group *group = collective->group;
     collective_trace(collective, TRACE_COLLECTIVE, TRACE_NO_PEER);
     for (uint32_t i = 0; i < group->members.local_count; i++) {
-        const struct part *part = &collective->parts[i];
-        if (part->submitted)
-            worker_request_done(group_local_worker(group, i), part->request, collective->refused);
+        if (collective->parts[i].submitted)
+            collective_tell(collective, i);
     }
     archive_end(collective, true);
     stability_tell_sender(collective); /* now that its ring says so, whatever becomes of us */
@@ -246,6 +261,27 @@ struct collective *collective_create(struct exchange_group *group, uint64_t sequ
     return made;
 }
 
+void collective_cut_short(struct collective *collective, uint64_t count)
+{
+    struct exchange_group *group = collective->group;
+    struct wire_ask ask = collective->ask;
+    struct layout *layout = &collective->layout;
+    uint64_t bytes = collective_bytes(group, layout);
+    uint32_t chunks = layout->chunks;
+    if (count == layout->count)
+        return;
+    ask.count = count;
+    int result = ask_layout(group, &ask, collective->sequence, layout);
+    assert(result == 0 && layout->chunks <= chunks);
+    (void)result;
+    share_let_go(group, bytes - collective_bytes(group, layout));
+    group->order->chunks -= chunks - layout->chunks;
+    if (collective->ready > layout->chunks)
+        collective->ready = layout->chunks;
+    if (collective->chunks[0])
+        collective->chunks[0]->piece.extent = layout_chunk(layout, 0);
+}
+
 /* --- submitting ------------------------------------------------------------------------------- */
 
 /* How far every local rank has handed its chunks over. */
@@ -310,8 +346,8 @@ bool collective_add_part(struct collective *collective, uint32_t local, const st
     group_local_worker(group, local)->requests++;
     group_local_worker(group, local)->transfers += ask_is_transfer(ask);
     group->job->bytes_submitted += ask_bytes(ask);
-    if (!wire_ask_equal(ask, &collective->ask))
-        agreement_lost(collective);
+    if (!ask_is_transfer(ask) && !wire_ask_equal(ask, &collective->ask))
+        agreement_lost(collective); /* what transfers are, transfer.c compares */
     collective->given += !staged || collective->layout.chunks == 0;
     collective->submitted++;
     waiting_rank_moved(collective);

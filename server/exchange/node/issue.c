@@ -162,6 +162,18 @@ void outlets_end(struct collective *collective)
         outlet_leave(&collective->outlets[i]);
 }
 
+void issue_first_alone(struct collective *transfer)
+{
+    transfer->lead_window = 1;
+}
+
+void issue_others(struct collective *transfer)
+{
+    transfer->lead_window = transfer->group->owners.window;
+    outlet_enqueue_ready(&transfer->outlets[0]);
+    group_mark_dirty(transfer->group);
+}
+
 void issue_advance_ready(struct collective *collective, uint32_t ready)
 {
     uint32_t shards = collective->layout.shards;

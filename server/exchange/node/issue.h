@@ -42,6 +42,10 @@ void outlets_begin(struct collective *collective);
 /* It ends: its outlets are in no queue any more. */
 void outlets_end(struct collective *collective);
 
+/* Of a transfer, whose one shard has nothing issued: chunk 0 goes alone, until the others may. */
+void issue_first_alone(struct collective *transfer);
+void issue_others(struct collective *transfer);
+
 /* All local ranks have handed chunks [0, ready) over. */
 void issue_advance_ready(struct collective *collective, uint32_t ready);
 /* Issue what the windows allow to all owners, and then what can go of transfers. Where there is

@@ -7,7 +7,6 @@
 #include "server/exchange/model/ask.h"
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
-#include "server/exchange/node/agreement.h"
 #include "server/exchange/node/any_receive.h"
 #include "server/exchange/node/chunk.h"
 #include "server/exchange/node/collective.h"
@@ -92,6 +91,48 @@ void transfer_check_source(struct exchange_group *group, uint64_t sequence,
         transfer_fail(group, route.from, route.to);
 }
 
+/* Nothing of it has moved. */
+static void transfer_met(struct collective *transfer, const struct wire_ask *sent,
+                         const struct wire_ask *wanted)
+{
+    transfer->refused = !wire_send_fits(sent, wanted);
+    transfer->wanted_count = wanted->count;
+    transfer->wanted_dtype = wanted->dtype;
+    transfer->ask = *sent;
+    collective_cut_short(transfer, transfer->refused ? 0 : sent->count);
+    if (!transfer->single)
+        issue_others(transfer);
+}
+
+/* Both ranks are here. */
+static void transfer_meet_here(struct collective *transfer)
+{
+    const struct exchange_group *group = transfer->group;
+    const uint32_t *ranks = group->members.ranks;
+    const struct wire_ask sent =
+        transfer->parts[group_local_index(group, ranks[transfer->route.from])].ask;
+    transfer_met(transfer, &sent,
+                 &transfer->parts[group_local_index(group, ranks[transfer->route.to])].ask);
+}
+
+static struct collective *transfer_create(struct exchange_group *group, const struct wire_ask *ask,
+                                          const struct arena_submission *submission,
+                                          struct error *error)
+{
+    struct collective *made =
+        collective_create(group, submission->sequence, ask, submission->priority, error);
+    if (!made)
+        return NULL;
+    made->met = transfer_met;
+    order_add_transfer(made);
+    bool replay = replay_is(group, ask);
+    if (replay && made->single)
+        replay_begin_here(made);
+    else if (!replay && !made->single)
+        issue_first_alone(made);
+    return made;
+}
+
 int transfer_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
                     const struct arena_submission *submission, struct error *error)
 {
@@ -112,15 +153,8 @@ int transfer_submit(struct exchange_group *group, uint32_t local, struct exchang
     struct collective *transfer = collective_find(group, submission->sequence, ask.block);
     if (transfer && transfer->parts[local].submitted)
         return error_set(error, ERR_PROTOCOL, "a send twice");
-    if (!transfer) {
-        transfer =
-            collective_create(group, submission->sequence, &ask, submission->priority, error);
-        if (!transfer)
-            return error ? error->code : ERR_MEMORY;
-        order_add_transfer(transfer);
-        if (replay_is(group, &ask) && transfer->single)
-            replay_begin_here(transfer);
-    }
+    if (!transfer && !(transfer = transfer_create(group, &ask, submission, error)))
+        return error ? error->code : ERR_MEMORY;
     bool all_here = collective_add_part(transfer, local, &ask, submission);
     if (group->members.locals[local].group_rank == transfer->route.from) {
         result = order_add_sent(transfer, local, error);
@@ -128,9 +162,9 @@ int transfer_submit(struct exchange_group *group, uint32_t local, struct exchang
             return result;
         probes_sent(group, transfer);
     }
-    if (all_here && transfer->disagree)
-        agreement_fail_here(transfer);
-    else if (all_here)
+    if (all_here && transfer->single && !replay_is(group, &ask))
+        transfer_meet_here(transfer);
+    if (all_here)
         issue_advance_ready(transfer, transfer->layout.chunks);
     transfer_check_departed(transfer);
     return 0;

@@ -284,10 +284,27 @@ static void slot_report_disagreement(struct slot *slot)
 
 /* --- gathering -------------------------------------------------------------------------------- */
 
+/* Chunk 0 of a send, where its two ranks meet: what does not fit is answered without data. */
+static void slot_meet(struct slot *slot)
+{
+    struct lender *lender = slot->lender;
+    uint32_t receiver = 0;
+    while (!slot->contributions[receiver].heard || receiver == slot->group->members.self_node)
+        receiver++;
+    lender->met(lender, &slot->contributions[receiver].ask);
+    slot->ask = lender->piece->collective->ask;
+    slot->extent = lender->piece->extent;
+    slot_return(slot); /* its receiver is elsewhere: nothing is copied here */
+}
+
 /* A slot whose nodes have all been heard. */
 static void slot_complete(struct slot *slot)
 {
     const struct exchange_group *group = slot->group;
+    if (slot->transfer && slot->chunk == 0) {
+        slot_meet(slot);
+        return;
+    }
     slot->ask = *slot_first_ask(slot);
     bool agree = true;
     for (uint32_t i = 0; i < group->members.node_count; i++) {

@@ -107,7 +107,7 @@ START_TEST(test_offsets_of_the_arena)
         size_t offset;
         const char *row;
     } header[] = {
-        {offsetof(struct arena_header, version), "\n| 8 | 4 | version, 8 |"},
+        {offsetof(struct arena_header, version), "\n| 8 | 4 | version, 9 |"},
         {offsetof(struct arena_header, submission_entries), "\n| 12 | 4 | entries of the sub"},
         {offsetof(struct arena_header, completion_entries), "\n| 16 | 4 | entries of the com"},
         {offsetof(struct arena_header, total_bytes), "\n| 24 | 8 | bytes of the arena |"},
@@ -133,8 +133,10 @@ START_TEST(test_offsets_of_the_arena)
         {offsetof(struct arena_completion, request), "\n| 8 | 8 | request | request |"},
         {offsetof(struct arena_completion, offset), "\n| 16 | 8 | offset of the chunk"},
         {offsetof(struct arena_completion, group), "\n| 4 | 4 | chunk | 0; of an ANY: the rank, or "
-                                                   "2^32 - 1; of a replay 1: it is not kept | "
-                                                   "group |"},
+                                                   "2^32 - 1; refused: 1 | group |"},
+        {offsetof(struct arena_completion, dtype), "\n| 1 | 1 | zero | of a send that is refused"},
+        {offsetof(struct arena_completion, count), "\n| 16 | 8 | offset of the chunk, as it was "
+                                                   "given | of a send: the other"},
         {offsetof(struct arena_completion, sequence), "\n| 8 | 8 | request | request | sequence |"},
     };
     for (size_t i = 0; i < sizeof(header) / sizeof(header[0]); i++) {

@@ -45,7 +45,7 @@ static uint32_t generation_of(uint8_t type)
 START_TEST(the_bytes_are_those_of_the_protocol)
 {
     static const uint8_t expected[WIRE_HEADER_BYTES] = {
-        0x53, 0x48, 0x4f, 0x4c, 9,    1,    0,    0,    /* magic, version, type, status */
+        0x53, 0x48, 0x4f, 0x4c, 10,   1,    0,    0,    /* magic, version, type, status */
         0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01, /* token */
         0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, /* job */
         0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21, /* sequence */
@@ -113,7 +113,7 @@ static const struct wrong wrongs[] = {
     {0, 0x54, "not the magic"},
     {3, 0x4d, "0x4d4f4853"},
     {4, 0, "version 0"},
-    {4, 2, "version 2, this daemon speaks 9"},
+    {4, 2, "version 2, this daemon speaks 10"},
     {5, 0, "unknown type 0"},
     {5, 13, "unknown type 13"},
     {5, 255, "unknown type 255"},

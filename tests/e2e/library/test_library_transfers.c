@@ -361,42 +361,6 @@ START_TEST(a_wait_that_times_out)
 }
 END_TEST
 
-/* One that asks for something else: the group fails on all its ranks, with the words of who asked
- * for what, and the others go on. */
-static void disagreeing(struct library_rank *self)
-{
-    shoal_group *world = shoal_world(self->job), *pair;
-    int way = *(const int *)self->of->argument, code = SHOAL_OK;
-    size_t count = way % 2 ? 3000 : 3001;
-    int64_t data[3001] = {0};
-    static const int members[] = {0, 1};
-    if (self->rank > 1)
-        return;
-    GOOD(shoal_group_open(self->job, members, 2, -1, &pair));
-    if (self->rank == 0)
-        code = shoal_send(pair, data, 3000, SHOAL_I64, 1, 77, NULL);
-    else
-        code = shoal_recv(pair, data, count, way % 2 ? SHOAL_F64 : SHOAL_I64, 0, 77, NULL);
-    char words[96];
-    snprintf(words, sizeof(words), "rank 1 asked for send %s count %zu from rank 0 to rank 1",
-             way % 2 ? "double" : "int64", count);
-    BAD(code, SHOAL_EMISMATCH, words);
-    BAD(code, SHOAL_EMISMATCH, "send 0 with tag 77 in group ");
-    BAD(shoal_send(pair, data, 1, SHOAL_I64, 1 - self->rank, 0, NULL), SHOAL_EMISMATCH, words);
-    GOOD(shoal_group_close(pair));
-    if (self->rank == 0)
-        GOOD(shoal_send(world, data, 5, SHOAL_I64, 1, 77, NULL));
-    else
-        GOOD(shoal_recv(world, data, 5, SHOAL_I64, 0, 77, NULL));
-}
-
-START_TEST(a_send_and_a_receive_that_disagree)
-{
-    int way = _i / 2;
-    library_cluster_run(1 + (uint32_t)_i % 2, NULL, _i % 2 ? 1 : 2, disagreeing, &way);
-}
-END_TEST
-
 /* Rank 1 leaves while the others wait to get from it, or to give to it. */
 static void left_alone(struct library_rank *self)
 {
@@ -443,7 +407,6 @@ int main(void)
     tcase_set_timeout(wrong, 300);
     tcase_add_loop_test(wrong, calls_that_are_refused, 1, 3);
     tcase_add_loop_test(wrong, a_wait_that_times_out, 1, 3);
-    tcase_add_loop_test(wrong, a_send_and_a_receive_that_disagree, 0, 4);
     tcase_add_loop_test(wrong, a_rank_that_leaves, 0, 6);
     suite_add_tcase(suite, wrong);
     return suite_main(suite);

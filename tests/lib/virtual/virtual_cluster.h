@@ -102,6 +102,8 @@ void virtual_cluster_refuse_memory(struct virtual_cluster *cluster, uint32_t nod
 bool virtual_cluster_linked(const struct virtual_cluster *cluster, uint32_t a, uint32_t b);
 /* From now on the rank asks for something else than the others, once. */
 void virtual_cluster_mislead(struct virtual_cluster *cluster, uint32_t job, uint32_t rank);
+/* The rank's next send or receive is of an element more. */
+void virtual_cluster_mislead_send(struct virtual_cluster *cluster, uint32_t job, uint32_t rank);
 /* The rank leaves properly after its first `collectives`. */
 void virtual_cluster_leave_early(struct virtual_cluster *cluster, uint32_t job, uint32_t rank,
                                  uint32_t collectives);
@@ -115,6 +117,7 @@ struct virtual_outcome {
     int code;          /* 0: all collectives finished */
     char text[1024];   /* of the failure */
     uint32_t finished; /* collectives that completed with the right bits */
+    uint32_t refused;  /* sends and receives that did not fit the other */
     uint64_t digest;   /* of all results */
     /* Its job's last generation: the number, how many ranks that has, which one it is, and what is
      * the same for those that are in the same one. Of that are code, finished and digest. */

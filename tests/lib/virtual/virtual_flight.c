@@ -357,9 +357,11 @@ int flight_start(struct virtual_worker *worker, uint32_t script, struct error *e
     const struct script *it = &run->script[script];
     struct flight *flight = calloc(1, sizeof(*flight));
     EXPECT(flight);
+    bool transfer = it->ask.kind == COLLECTIVE_SEND;
     bool mislead = worker->mislead && it->ask.kind != COLLECTIVE_BARRIER &&
                    (!route_in_blocks(it->ask.kind) || run->group_sizes[it->group] > 1);
-    bool transfer = it->ask.kind == COLLECTIVE_SEND;
+    if (transfer)
+        mislead = worker->mislead_send;
     bool other = mislead && !transfer && virtual_random(worker->cluster, 2) == 0;
     if (other)
         it = flight_other_kind(worker, flight, it);
@@ -375,7 +377,8 @@ int flight_start(struct virtual_worker *worker, uint32_t script, struct error *e
     struct request_ask ask = it->ask;
     ask.priority = run->job.priorities ? (uint32_t)virtual_random(worker->cluster, 4) : 0;
     if (mislead) {
-        worker->mislead = false;
+        worker->mislead &= transfer;
+        worker->mislead_send &= !transfer;
         if (parts && !other && !transfer)
             flight_mislead(worker, flight);
         else if (!other && ask.identity > 0 && virtual_random(worker->cluster, 2) == 0)

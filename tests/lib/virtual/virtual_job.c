@@ -207,6 +207,11 @@ void virtual_cluster_mislead(struct virtual_cluster *cluster, uint32_t job, uint
     cluster->jobs[job].workers[rank]->mislead = true;
 }
 
+void virtual_cluster_mislead_send(struct virtual_cluster *cluster, uint32_t job, uint32_t rank)
+{
+    cluster->jobs[job].workers[rank]->mislead_send = true;
+}
+
 void virtual_cluster_leave_early(struct virtual_cluster *cluster, uint32_t job, uint32_t rank,
                                  uint32_t collectives)
 {
@@ -229,6 +234,7 @@ struct virtual_outcome virtual_cluster_outcome(const struct virtual_cluster *clu
                                       .ended = worker->state == ENDED,
                                       .code = worker->code,
                                       .finished = worker->finished,
+                                      .refused = worker->refused,
                                       .digest = worker->digest,
                                       .generation = worker->run->generation,
                                       .ranks = worker->run->job.ranks,

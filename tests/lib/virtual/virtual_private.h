@@ -293,7 +293,8 @@ struct virtual_worker {
     struct flight *flights;
     uint32_t started, finished, mine; /* collectives; mine: that this rank takes part in */
     uint32_t leave_after;
-    bool held, mislead, pump_due, late_due;
+    bool held, mislead, mislead_send, pump_due, late_due;
+    uint32_t refused; /* sends and receives that did not fit */
     int code;
     char text[ERROR_TEXT_BYTES];
     uint64_t digest;

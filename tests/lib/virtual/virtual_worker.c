@@ -294,6 +294,9 @@ static bool worker_take_completed(struct virtual_worker *worker)
             flight_check(worker, flight);
             worker_check_sent(worker, flight);
             worker->finished++;
+        } else if (request->result == ERR_MISMATCH && strstr(request->error_text, "not fit")) {
+            worker->refused++; /* it alone */
+            worker->finished++;
         } else {
             virtual_worker_failed(worker, request->result,
                                   request->error_text ? request->error_text : "");

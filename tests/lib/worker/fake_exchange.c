@@ -22,7 +22,8 @@ struct collective {
     struct layout_rule block_rule;
     uint8_t *done; /* [chunk] */
     uint32_t done_count;
-    bool lost; /* one that has asked is gone */
+    bool lost;    /* one that has asked is gone */
+    bool refused; /* a send and its receive that do not fit */
     struct collective *prev, *next;
 };
 
@@ -221,6 +222,47 @@ static void fake_set_up(struct collective *collective, const struct group *group
     collective->done = calloc(collective->layout.chunks + 1u, 1);
 }
 
+static void push(struct fake_exchange *exchange, uint32_t rank,
+                 const struct arena_completion *completion)
+{
+    struct arena *arena = &exchange->arenas[rank];
+    ck_assert(arena_push_completion(arena, completion));
+    if (arena_worker_needs_doorbell(arena) && exchange->io.ring)
+        exchange->io.ring(exchange->io.context, rank);
+}
+
+/* A send and its receive: what goes across is what is sent, or nothing. */
+static void fake_meet(struct collective *collective, const struct group *group)
+{
+    const struct arena_submission *sent = &collective->asked[collective->route.from];
+    const struct arena_submission *wanted = &collective->asked[collective->route.to];
+    if (!sent->type || !wanted->type)
+        return;
+    bool up_to = wanted->op == WIRE_TAKE_UP_TO;
+    collective->refused = sent->dtype != wanted->dtype ||
+                          (up_to ? sent->count > wanted->count : sent->count != wanted->count);
+    collective->block_rule = layout_rule_single(&group->rule, false);
+    ck_assert_int_eq(layout_init(&collective->layout, &collective->block_rule, sent->sequence, 0,
+                                 collective->refused ? 0 : sent->count,
+                                 (uint32_t)dtype_bytes(sent->dtype)),
+                     0);
+}
+
+/* The end of a send or receive, for the rank at this place. */
+static void fake_report_transfer(struct fake_exchange *exchange, const struct group *group,
+                                 const struct collective *collective, uint32_t place)
+{
+    bool sends = collective->route.from == place;
+    const struct arena_submission *other =
+        &collective->asked[sends ? collective->route.to : collective->route.from];
+    push(exchange, group->ranks[place],
+         &(struct arena_completion){.type = ARENA_REQUEST_DONE,
+                                    .request = collective->asked[place].request,
+                                    .chunk = collective->refused ? ARENA_REFUSED : 0,
+                                    .dtype = collective->refused ? other->dtype : 0,
+                                    .count = other->count});
+}
+
 static void take_submit(struct fake_exchange *exchange, struct group *group, uint32_t place,
                         const struct arena_submission *submission)
 {
@@ -232,13 +274,19 @@ static void take_submit(struct fake_exchange *exchange, struct group *group, uin
     if (!collective->done)
         fake_set_up(collective, group, submission);
     if (!(submission->flags & ARENA_FLAG_STAGED)) {
-        uint64_t bytes = collective->layout.count * collective->layout.element_bytes;
+        uint64_t bytes = submission->kind == COLLECTIVE_SEND
+                             ? submission->count * dtype_bytes(submission->dtype)
+                             : collective->layout.count * collective->layout.element_bytes;
         ck_assert(arena_range_valid(arena, submission->in_offset, bytes));
         ck_assert(arena_range_valid(arena, submission->out_offset, bytes));
     }
     collective->asked[place] = *submission;
     collective->offsets[place] =
         calloc(collective->layout.chunks, sizeof(*collective->offsets[place]));
+    if (submission->kind == COLLECTIVE_SEND) {
+        fake_meet(collective, group);
+        return;
+    }
     for (uint32_t i = 0; i < group->rank_count; i++) {
         if (collective->asked[i].type && !same_ask(&collective->asked[i], submission)) {
             group->failed = true;
@@ -287,15 +335,6 @@ static bool fake_read_rank(struct fake_exchange *exchange, uint32_t rank)
     }
     ck_assert_int_eq(got, 0);
     return any;
-}
-
-static void push(struct fake_exchange *exchange, uint32_t rank,
-                 const struct arena_completion *completion)
-{
-    struct arena *arena = &exchange->arenas[rank];
-    ck_assert(arena_push_completion(arena, completion));
-    if (arena_worker_needs_doorbell(arena) && exchange->io.ring)
-        exchange->io.ring(exchange->io.context, rank);
 }
 
 static void report(struct fake_exchange *exchange, uint32_t rank, unsigned type, uint64_t request,
@@ -409,10 +448,15 @@ static void advance(struct fake_exchange *exchange, struct collective *collectiv
     }
     if (collective->done_count < collective->layout.chunks)
         return;
-    for (uint32_t i = 0; i < group->rank_count; i++)
-        if (route_takes_part(&collective->route, i))
+    for (uint32_t i = 0; i < group->rank_count; i++) {
+        if (!route_takes_part(&collective->route, i))
+            continue;
+        if (collective->asked[i].kind == COLLECTIVE_SEND)
+            fake_report_transfer(exchange, group, collective, i);
+        else
             report(exchange, group->ranks[i], ARENA_REQUEST_DONE, collective->asked[i].request, 0,
                    0);
+    }
     exchange->completed++;
     uint64_t sequence = collective->sequence;
     uint32_t number = collective->group;

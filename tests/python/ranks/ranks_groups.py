@@ -195,6 +195,42 @@ def test_a_batch_that_fails_before_it_is_waited_for():
             ranks.raises(shoal.MismatchError, work.wait)
 
 
+def test_a_send_and_a_receive_that_do_not_fit():
+    """Both calls raise, with what each gave; the group and what else is under way go on."""
+    import shoal
+
+    group = new_group([0, 1, 2, 3])
+    sent, wanted = torch.arange(7, dtype=torch.float32), torch.full((8,), -1.0)
+    cases = [
+        (wanted[:6], "0"),
+        (wanted, "0"),
+        (torch.full((7,), -1, dtype=torch.int64), "0"),
+        (torch.full((500000,), -1.0), "0"),
+        (wanted, "any"),
+    ]
+    early = torch.zeros(2)
+    work = dist.irecv(early, 0, group=group, tag=99) if dist.get_rank() == 1 else None
+    for buffer, source in cases:
+        if dist.get_rank() == 0:
+            error = ranks.raises(shoal.MismatchError, lambda: dist.send(sent, 1, group=group))
+        if dist.get_rank() == 1:
+            before = buffer.clone()
+            from_rank = None if source == "any" else 0
+            error = ranks.raises(shoal.MismatchError, lambda b=buffer, f=from_rank: dist.recv(b, f, group=group))
+            assert torch.equal(buffer, before)
+        if dist.get_rank() < 2:
+            assert "rank 0 of the group sends 7 float, rank 1 receives " in str(error), error
+        total = torch.ones(3)
+        dist.all_reduce(total, group=group)
+        assert total.tolist() == [4.0] * 3
+    if dist.get_rank() == 0:
+        dist.send(torch.tensor([5.0, 6.0]), 1, group=group, tag=99)
+    if dist.get_rank() == 1:
+        work.wait()
+        assert early.tolist() == [5.0, 6.0]
+    dist.barrier(group=group)
+
+
 def test_a_timeout_of_a_group():
     import shoal
 

@@ -186,17 +186,19 @@ END_TEST
 
 /* --- how much at once ------------------------------------------------------------------------- */
 
-/* A window of chunks is asked for, and one more for each that has come. */
+/* The first chunk is asked for alone, for the two ranks may not fit; then a window, and one more
+ * for each that has come. */
 START_TEST(a_receive_has_a_window)
 {
     enum { CHUNKS = 7, COUNT = CHUNKS * FIXTURE_CHUNK };
     struct fixture *fixture = transfer_fixture(0);
     submit_receive(fixture, 2, 0, number(0, 0), COUNT, 1);
-    ck_assert_uint_eq(fixture->send_count, WINDOW);
+    ck_assert_uint_eq(fixture->send_count, 1);
     fixture_all_sent(fixture);
     for (uint32_t chunk = 0; chunk < CHUNKS; chunk++) {
         ck_assert_int_eq(answer(fixture, 1, 2, 0, number(0, 0), COUNT, chunk, 1), 0);
-        ck_assert_uint_eq(fixture->send_count, 0);
+        ck_assert_uint_eq(fixture->send_count, chunk == 0 ? WINDOW - 1 : 0);
+        fixture_all_sent(fixture);
         fixture_all_reduced(fixture);
         ck_assert_uint_eq(fixture->send_count, chunk + WINDOW < CHUNKS);
         if (fixture->send_count > 0)
@@ -215,7 +217,7 @@ START_TEST(early_receives_hold_nothing_up)
     struct fixture *fixture = transfer_fixture(0);
     for (uint32_t i = 0; i < 5; i++)
         submit_receive(fixture, 2, 0, number(i, 0), 8 * FIXTURE_CHUNK, i);
-    ck_assert_uint_eq(fixture->send_count, 5 * WINDOW);
+    ck_assert_uint_eq(fixture->send_count, 5);
     fixture_all_sent(fixture);
     for (uint32_t rank = 0; rank <= 3; rank += 3)
         submit_all(fixture, rank, 0, COLLECTIVE_ALL_GATHER, 0);
@@ -402,7 +404,7 @@ START_TEST(a_peers_nonsense_ends_its_connection)
     submit_receive(fixture, 2, 0, first, 8, 1);
     fixture_all_sent(fixture);
     fixture_expect_error(fixture, answer(fixture, 1, 2, 0, first, 7, 0, 1), ERR_PROTOCOL,
-                         "a result of 28 bytes");
+                         "a result of 28 bytes for a receive that it does not fit");
     fixture_expect_error(fixture, answer(fixture, 2, 2, 0, first, 8, 0, 1), ERR_PROTOCOL,
                          "which does not wait for one from it");
     ck_assert_int_eq(answer(fixture, 1, 2, 0, first, 8, 0, 1), 0);
@@ -414,40 +416,182 @@ END_TEST
 
 /* --- disagreement ----------------------------------------------------------------------------- */
 
+/* The rank's request is done; the completion says what the other one gave or asked for. */
+static void expect_refused(struct fixture *fixture, uint32_t rank, uint64_t request, uint64_t count,
+                           enum dtype dtype)
+{
+    for (uint32_t i = 0; i < fixture->completion_count; i++) {
+        const struct arena_completion *it = &fixture->completions[i].it;
+        if (fixture->completions[i].rank != rank || it->request != request)
+            continue;
+        ck_assert_uint_eq(it->chunk, ARENA_REFUSED);
+        ck_assert_uint_eq(it->count, count);
+        ck_assert_uint_eq(it->dtype, dtype);
+    }
+    ck_assert(fixture_completed(fixture, rank, request));
+}
+
+/* What the receiver may want of a send of 8 floats: and whether it gets it. */
+static const struct wanted {
+    uint64_t count;
+    enum dtype dtype;
+    enum wire_take take;
+    bool fits;
+} wants[] = {
+    {9, DTYPE_F32, WIRE_TAKE_ALL, false},
+    {7, DTYPE_F32, WIRE_TAKE_ALL, false},
+    {0, DTYPE_F32, WIRE_TAKE_ALL, false},
+    {8, DTYPE_I32, WIRE_TAKE_ALL, false},
+    {8ull * FIXTURE_CHUNK, DTYPE_F32, WIRE_TAKE_ALL, false},
+    {7, DTYPE_F32, WIRE_TAKE_UP_TO, false},
+    {8ull * FIXTURE_CHUNK, DTYPE_I32, WIRE_TAKE_UP_TO, false},
+    {8, DTYPE_F32, WIRE_TAKE_UP_TO, true},
+    {8ull * FIXTURE_CHUNK, DTYPE_F32, WIRE_TAKE_UP_TO, true},
+};
+#define WANTS (int)(sizeof(wants) / sizeof(wants[0]))
+
+static void submit_wanted(struct fixture *fixture, uint32_t from, uint32_t to, uint64_t sequence,
+                          const struct wanted *it, uint32_t place)
+{
+    struct arena_submission submission =
+        transfer_ask(fixture, to, from, to, sequence, it->count, place);
+    submission.dtype = (uint8_t)it->dtype;
+    submission.op = (uint8_t)it->take;
+    memset(fixture_data(fixture, to, place), 0, 8 * FIXTURE_CHUNK * sizeof(float));
+    EXPECT_MSG(fixture_submit(fixture, to, &submission) == 0, "%s", fixture->error.text);
+}
+
+/* One that fits goes through afterwards, and nothing is left. */
+static void expect_that_all_goes_on(struct fixture *fixture)
+{
+    ck_assert_uint_eq(fixture->event_count, 0);
+    ck_assert(exchange_idle(fixture->exchange));
+    struct exchange_totals totals;
+    exchange_totals(fixture->exchange, &totals);
+    ck_assert_uint_eq(totals.slots, 0);
+    submit_send(fixture, 0, 3, number(6, 0), 5, 4);
+    submit_receive(fixture, 0, 3, number(6, 0), 5, 4);
+    fixture_all_reduced(fixture);
+    ck_assert(fixture_completed(fixture, 0, 4) && fixture_completed(fixture, 3, 4));
+    expect_data(fixture, 3, 4, 5, 4);
+}
+
 START_TEST(ranks_of_a_node_that_disagree)
 {
     struct fixture *fixture = transfer_fixture(0);
+    const struct wanted *it = &wants[_i / 2];
+    if (_i % 2)
+        submit_wanted(fixture, 0, 3, number(5, 2), it, 2);
     submit_send(fixture, 0, 3, number(5, 2), 8, 1);
-    ck_assert_uint_eq(fixture->event_count, 0);
-    submit_receive(fixture, 0, 3, number(5, 2), 9, 1);
-    fixture_expect_failure(
-        fixture, ERR_MISMATCH,
-        "send 2 with tag 5 in group 0 differs between its ranks: rank 0 asked for "
-        "send float count 8 from rank 0 to rank 3 of the group; rank 3 asked "
-        "for send float count 9");
+    if (_i % 2 == 0)
+        submit_wanted(fixture, 0, 3, number(5, 2), it, 2);
+    fixture_all_reduced(fixture);
+    if (it->fits) {
+        ck_assert(fixture_completed(fixture, 0, 1) && fixture_completed(fixture, 3, 2));
+        expect_data(fixture, 3, 2, 8, 1);
+    } else {
+        expect_refused(fixture, 0, 1, it->count, it->dtype);
+        expect_refused(fixture, 3, 2, 8, DTYPE_F32);
+    }
+    expect_that_all_goes_on(fixture);
     fixture_destroy(fixture);
 }
 END_TEST
 
-/* The sender's node finds it, and tells the other nodes of the group. */
+/* The sender's node finds it, tells its rank, and answers without data. */
 START_TEST(nodes_that_disagree)
 {
     struct fixture *fixture = transfer_fixture(0);
-    struct wire_header header = transfer_header(1, WIRE_CONTRIBUTION, 0, 4, number(0, 0), 8, 0);
+    const struct wanted *it = &wants[_i / 2];
+    struct wire_header header =
+        transfer_header(1, WIRE_CONTRIBUTION, 0, 4, number(0, 0), it->count, 0);
+    header.ask.dtype = (uint8_t)it->dtype;
+    header.ask.op = (uint8_t)it->take;
     if (_i % 2)
-        header.ask.dtype = DTYPE_I32;
-    else
-        header.ask.count = 8ull * FIXTURE_CHUNK;
-    if (_i / 2)
         submit_send(fixture, 0, 4, number(0, 0), 8, 1);
     ck_assert_int_eq(fixture_message(fixture, 1, header, NULL, 0), 0);
-    if (_i / 2 == 0)
+    if (_i % 2 == 0)
         submit_send(fixture, 0, 4, number(0, 0), 8, 1);
-    fixture_expect_failure(fixture, ERR_MISMATCH,
-                           _i % 2 ? "rank 4 asked for send int32 count 8 from rank 0 to rank 4"
-                                  : "rank 4 asked for send float count 512 from rank 0 to rank 4");
-    ck_assert_int_eq(fixture_sending(fixture, find_send(fixture, 1, WIRE_ERROR, pair(0, 4))).status,
-                     ERR_MISMATCH);
+    ck_assert_uint_eq(fixture->send_count, 1);
+    struct wire_header sent = fixture_sending(fixture, 0);
+    ck_assert_int_eq(sent.type, WIRE_RESULT);
+    ck_assert_uint_eq(sent.ask.count, 8);
+    ck_assert_int_eq(sent.ask.dtype, DTYPE_F32);
+    ck_assert_uint_eq(sent.payload_bytes, it->fits ? 8 * sizeof(float) : 0);
+    fixture_all_sent(fixture);
+    if (it->fits)
+        ck_assert(fixture_completed(fixture, 0, 1));
+    else
+        expect_refused(fixture, 0, 1, it->count, it->dtype);
+    expect_that_all_goes_on(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* A send of many chunks has given none of them. */
+START_TEST(a_long_send_that_does_not_fit)
+{
+    struct fixture *fixture = transfer_fixture(0);
+    submit_send(fixture, 0, 4, number(0, 0), 8 * FIXTURE_CHUNK, 1);
+    ck_assert_int_eq(ask_for(fixture, 1, 0, 4, number(0, 0), 9ull * FIXTURE_CHUNK, 0), 0);
+    ck_assert_uint_eq(fixture->send_count, 1);
+    ck_assert_uint_eq(fixture_sending(fixture, 0).payload_bytes, 0);
+    fixture_all_sent(fixture);
+    expect_refused(fixture, 0, 1, 9ull * FIXTURE_CHUNK, DTYPE_F32);
+    expect_that_all_goes_on(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* The receiver's node hears of it with the first answer, or gets what was sent. */
+START_TEST(a_receiver_that_does_not_fit)
+{
+    struct fixture *fixture = transfer_fixture(0);
+    const struct wanted *it = &wants[_i];
+    submit_wanted(fixture, 2, 3, number(0, 0), it, 1);
+    ck_assert_uint_eq(fixture->send_count, 1);
+    struct wire_header sent = fixture_sending(fixture, 0);
+    ck_assert_uint_eq(sent.ask.count, it->count);
+    ck_assert_uint_eq(sent.ask.op, it->take);
+    fixture_all_sent(fixture);
+    struct wire_header header = transfer_header(1, WIRE_RESULT, 2, 3, number(0, 0), 8, 0);
+    ck_assert_int_eq(it->fits ? answer(fixture, 1, 2, 3, number(0, 0), 8, 0, 1)
+                              : fixture_message(fixture, 1, header, NULL, 0),
+                     0);
+    fixture_all_reduced(fixture);
+    if (it->fits) {
+        ck_assert_uint_eq(fixture->completions[0].it.count, 8);
+        ck_assert(fixture_completed(fixture, 3, 1));
+        expect_data(fixture, 3, 1, 8, 201);
+    } else {
+        expect_refused(fixture, 3, 1, 8, DTYPE_F32);
+    }
+    expect_that_all_goes_on(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Of what comes in several chunks the others are asked for by the count of the send. */
+START_TEST(a_receive_up_to_many_chunks)
+{
+    enum { SENT = 3 * FIXTURE_CHUNK };
+    static const struct wanted wanted = {8ull * FIXTURE_CHUNK, DTYPE_F32, WIRE_TAKE_UP_TO, true};
+    struct fixture *fixture = transfer_fixture(0);
+    submit_wanted(fixture, 2, 3, number(0, 0), &wanted, 1);
+    fixture_all_sent(fixture);
+    for (uint32_t chunk = 0; chunk < 3; chunk++) {
+        ck_assert_int_eq(answer(fixture, 1, 2, 3, number(0, 0), SENT, chunk, 1), 0);
+        if (chunk == 0) {
+            ck_assert_uint_eq(fixture->send_count, 2);
+            ck_assert_uint_eq(fixture_sending(fixture, 0).ask.count, SENT);
+        }
+        fixture_all_sent(fixture);
+        fixture_all_reduced(fixture);
+    }
+    ck_assert_uint_eq(fixture->completions[0].it.count, SENT);
+    ck_assert(fixture_completed(fixture, 3, 1));
+    expect_data(fixture, 3, 1, SENT, 201);
+    expect_that_all_goes_on(fixture);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -569,12 +713,12 @@ START_TEST(a_group_that_fails_gives_back)
     for (uint32_t chunk = 0; chunk < WINDOW; chunk++)
         ck_assert_int_eq(ask_for(fixture, 1, 0, 2, number(0, 0), 8ull * FIXTURE_CHUNK, chunk), 0);
     ck_assert_int_eq(ask_for(fixture, 1, 0, 4, number(0, 0), 8, 0), 0);
-    ck_assert_int_eq(answer(fixture, 1, 2, 3, number(0, 0), 8 * FIXTURE_CHUNK, 1, 3), 0);
+    ck_assert_int_eq(answer(fixture, 1, 2, 3, number(0, 0), 8 * FIXTURE_CHUNK, 0, 3), 0);
     ck_assert_uint_gt(fixture->task_count, 0);
     ck_assert_uint_gt(fixture->send_count, 0);
     exchange_group_stop(fixture->exchange, FIXTURE_JOB, 0);
     /* what comes now is dropped */
-    ck_assert_int_eq(answer(fixture, 1, 2, 3, number(0, 0), 8 * FIXTURE_CHUNK, 0, 3), 0);
+    ck_assert_int_eq(answer(fixture, 1, 2, 3, number(0, 0), 8 * FIXTURE_CHUNK, 1, 3), 0);
     submit_send(fixture, 0, 4, number(0, 0), 8, 4);
     fixture_all_sent(fixture);
     fixture_all_reduced(fixture);
@@ -626,8 +770,11 @@ int main(void)
     TCase *refusals = tcase_create("refusals");
     tcase_add_test(refusals, a_workers_nonsense_is_refused);
     tcase_add_test(refusals, a_peers_nonsense_ends_its_connection);
-    tcase_add_test(refusals, ranks_of_a_node_that_disagree);
-    tcase_add_loop_test(refusals, nodes_that_disagree, 0, 4);
+    tcase_add_loop_test(refusals, ranks_of_a_node_that_disagree, 0, 2 * WANTS);
+    tcase_add_test(refusals, a_long_send_that_does_not_fit);
+    tcase_add_loop_test(refusals, a_receiver_that_does_not_fit, 0, WANTS);
+    tcase_add_test(refusals, a_receive_up_to_many_chunks);
+    tcase_add_loop_test(refusals, nodes_that_disagree, 0, 2 * WANTS);
     tcase_add_test(refusals, the_receivers_node_is_told);
     suite_add_tcase(suite, refusals);
     TCase *ends = tcase_create("ends");

@@ -47,10 +47,10 @@ static struct arena_submission taken(void)
 static void answer(uint64_t request, uint32_t source)
 {
     struct progress_copy copy;
-    ck_assert(arena_push_completion(&worker->daemon_view,
-                                    &(struct arena_completion){.type = ARENA_REQUEST_DONE,
-                                                               .request = request,
-                                                               .chunk = source}));
+    ck_assert(arena_push_completion(
+        &worker->daemon_view,
+        &(struct arena_completion){
+            .type = ARENA_REQUEST_DONE, .request = request, .chunk = source, .count = 1}));
     progress_work(&worker->progress, 1, &copy);
 }
 

@@ -1,5 +1,6 @@
 #include "worker/python/native/operation.hpp"
 
+#include <cstring>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -132,6 +133,14 @@ bool Operation::advance(Milliseconds at_most)
     return true;
 }
 
+/* A send and its receive that do not fit fail, and nothing else. If it is the group that has failed
+ * with this, its next call hears so. */
+bool Operation::may_be_alone() const
+{
+    return error->code == SHOAL_EMISMATCH && (std::strncmp(call.verb, "send ", 5) == 0 ||
+                                              std::strncmp(call.verb, "recv ", 5) == 0);
+}
+
 void Operation::publish(State next, std::optional<Error> why)
 {
     bool first;
@@ -143,7 +152,7 @@ void Operation::publish(State next, std::optional<Error> why)
             return;
         if (first)
             error = std::move(why);
-        if (first && error)
+        if (first && error && !may_be_alone())
             group->fail(*error);
         if (next == OVER)
             unused.swap(kept);

@@ -191,6 +191,7 @@ class Operation : public std::enable_shared_from_this<Operation>
     void have_looked_at();
     /* Whether the request is complete. */
     bool ask_library();
+    bool may_be_alone() const;
     void publish(State next, std::optional<Error> why);
     void tell();
 

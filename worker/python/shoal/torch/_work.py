@@ -247,7 +247,10 @@ class Operation:
         # It has the group, which ends with whoever keeps it, and a Work that nobody needs may be kept.
         on_failure, self._on_failure = self._on_failure, None
         if self.error:
-            if on_failure:
+            # A send and its receive that do not fit fail, and nothing else. If it is the group that has failed with
+            # this, its next call hears so.
+            may_be_alone = self._way and isinstance(self.error, errors.MismatchError)
+            if on_failure and not may_be_alone:
                 on_failure(self.error)
             _failed.append(id(self.work))
             if len(_failed) > FAILED_KEPT:
