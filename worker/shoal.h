@@ -428,15 +428,27 @@ SHOAL_API int shoal_test(shoal_request *request);
 /* Wait until the request is complete, and free it. Returns what it has ended with. On
  * SHOAL_ETIMEOUT the request lives on, and can be waited for again. */
 SHOAL_API int shoal_wait(shoal_request *request, int timeout_ms);
+/* Wait until one of `count` requests of a job is complete, and free that one: *index is its place
+ * in the list, where the caller may put NULL, which is passed over. Of several that are complete it
+ * is the first of the list. Returns what that one has ended with; *index is count when none has
+ * ended, as on SHOAL_ETIMEOUT. SHOAL_EINVALID: no request is in the list. */
+SHOAL_API int shoal_wait_any(shoal_request *const requests[], size_t count, size_t *index,
+                             int timeout_ms);
 /* Free a request without waiting. It goes on: its buffers must stay untouched until it is complete
  * or the job is closed. */
 SHOAL_API void shoal_request_free(shoal_request *request);
 /* Have `callback(argument, result)` called once when the request is complete; result is what it has
- * ended with. The library's thread calls it, or a thread that is in shoal_wait, or this one, at
- * once, when the request is complete already. It may start collectives and free the request; it
- * must not block, wait for requests or close the job. It may run after a shoal_wait for the request
- * has returned. SHOAL_ESTATE: the request has a callback already. SHOAL_ETIMEOUT: all ranks have
- * come to it, and one has not gone on in the job's time; the request has no callback then. */
+ * ended with. The library's thread calls it, or a thread that is in shoal_wait, or this one: when
+ * the request is complete already, it is called before this returns, so the caller must not hold a
+ * lock that the callback takes, and `argument` must be ready. It may start collectives and free the
+ * request; it must not block, wait for requests or close the job.
+ *
+ * What may be freed when: the request by the callback or later, once; by shoal_wait or
+ * shoal_request_free before, and the callback is called all the same. It may run after a shoal_wait
+ * for the request has returned, so `argument` is free when the callback has run, or shoal_close has
+ * returned. The buffers are free as soon as the callback runs. SHOAL_ESTATE: the request has a
+ * callback already. SHOAL_ETIMEOUT: all ranks have come to it, and one has not gone on in the job's
+ * time; the request has no callback then. */
 SHOAL_API int shoal_request_on_complete(shoal_request *request,
                                         void (*callback)(void *argument, int result),
                                         void *argument);

@@ -373,6 +373,102 @@ int shoal_wait(shoal_request *request, int timeout_ms)
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
+struct any_of {
+    shoal_request *const *requests;
+    size_t count;
+};
+
+/* The first that is complete; count: none is. */
+static size_t any_complete(const struct any_of *any)
+{
+    size_t i = 0;
+    while (i < any->count && !(any->requests[i] && job_request_complete(any->requests[i])))
+        i++;
+    return i;
+}
+
+static bool any_is_complete(const void *argument)
+{
+    return any_complete(argument) < ((const struct any_of *)argument)->count;
+}
+
+/* The requests' job. NULL: there is none, or more than one. */
+static struct shoal_job *any_job(const struct any_of *any, struct error *error)
+{
+    struct shoal_job *job = NULL;
+    for (size_t i = 0; i < any->count; i++) {
+        if (!any->requests[i])
+            continue;
+        if (job && any->requests[i]->job != job) {
+            error_set(error, ERR_INVALID, "shoal_wait_any: requests of two jobs");
+            return NULL;
+        }
+        job = any->requests[i]->job;
+    }
+    if (!job)
+        error_set(error, ERR_INVALID, "shoal_wait_any: there is no request");
+    return job;
+}
+
+/* Those that wait for the ranks of their node are left to the background thread, or to the daemon;
+ * lock held, not throughout. */
+static int any_leave_meeting(const struct any_of *any, struct error *error)
+{
+    for (size_t i = 0; i < any->count && !any_is_complete(any); i++) {
+        const shoal_request *request = any->requests[i];
+        if (!request || request->core.state != REQUEST_MEETING)
+            continue;
+        struct shoal_group *group = (struct shoal_group *)request->core.group;
+        if (!drive_meet_settle(group) && !drive_meet_watch(group) &&
+            drive_clear_meeting(group, error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
+/* Lock held before and after. */
+static int wait_for_any(struct shoal_job *job, const struct any_of *any, size_t *index,
+                        int timeout_ms, struct error *error)
+{
+    uint64_t deadline_ns = job_deadline_ns(job, timeout_ms);
+    int code = any_leave_meeting(any, error);
+    if (code < 0)
+        return code;
+    drive_listen(job);
+    enum drive_end end = drive_wait(job, any_is_complete, any, deadline_ns);
+    if (end == DRIVE_CLOSING)
+        return error_set(error, ERR_STATE, "the job was closed while requests were waited for");
+    if (end == DRIVE_TIMEOUT)
+        return error_set(error, ERR_TIMEOUT, "%d ms have passed: none of the requests is complete",
+                         timeout_ms < 0 ? job->timeout_ms : timeout_ms);
+    *index = any_complete(any);
+    struct shoal_request *request = any->requests[*index];
+    code = job_request_result(request, error);
+    job_release_request(job, request);
+    return code;
+}
+
+int shoal_wait_any(shoal_request *const requests[], size_t count, size_t *index, int timeout_ms)
+{
+    struct error error;
+    if ((count > 0 && !requests) || !index || timeout_ms < -1) {
+        error_set(&error, ERR_INVALID, "shoal_wait_any: %s",
+                  !index                     ? "index is NULL"
+                  : (count > 0 && !requests) ? "requests is NULL"
+                                             : "timeout_ms is less than -1");
+        return error_text_keep(&error);
+    }
+    const struct any_of any = {requests, count};
+    *index = count;
+    struct shoal_job *job = any_job(&any, &error);
+    if (!job || job_check(job, &error) < 0)
+        return error_text_keep(&error);
+    pthread_mutex_lock(&job->lock);
+    int code = wait_for_any(job, &any, index, timeout_ms, &error);
+    pthread_mutex_unlock(&job->lock);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
 void shoal_request_free(shoal_request *request)
 {
     struct error error;
