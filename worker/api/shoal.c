@@ -3,8 +3,10 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -86,6 +88,20 @@ static uint32_t read_mark(const char *name, const char *launched_job)
     return job && strcmp(job, name) == 0 ? launched_mark(mark ? mark : launched_job) : 0;
 }
 
+/* Neither the program nor a launcher says how many ranks there are, or which one this is: it is the
+ * only one, of a job that no other process means. */
+static bool shoal_is_alone(const struct shoal_options *options, struct launched *launched)
+{
+    uint64_t mark;
+    if (options->world_size != 0 || options->rank_plus_1 != 0 || launched->world_size ||
+        env_text("WORLD_SIZE") || env_text("RANK"))
+        return false;
+    if (getrandom(&mark, sizeof(mark), 0) != sizeof(mark))
+        mark = clock_now_ns();
+    snprintf(launched->job, sizeof(launched->job), "alone-%ld-%016" PRIx64, (long)getpid(), mark);
+    return true;
+}
+
 static int read_settings(const struct shoal_options *given, struct job_settings *settings,
                          struct error *error)
 {
@@ -104,6 +120,7 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
         options.world_size = MESSAGE_RANKS_MAX;
     if (code == 0 && options.world_size == 0 && !env_text("WORLD_SIZE"))
         launched_read(&launched);
+    bool alone = code == 0 && shoal_is_alone(&options, &launched);
     if (code == 0)
         code = copy_text(settings->name, sizeof(settings->name), "the job's name", options.job,
                          "SHOAL_JOB", launched.job[0] ? launched.job : DEFAULT_JOB, error);
@@ -118,9 +135,12 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
         code = read_integer(options.world_size, "world_size",
                             shoal_variable("WORLD_SIZE", launched.world_size), 1, MESSAGE_RANKS_MAX,
                             0, &world_size, error);
+    if (code == 0 && alone)
+        world_size = 1;
     if (code == 0 && world_size == 0)
         code = error_set(error, ERR_INVALID,
-                         "the world size is not known: set options.world_size or WORLD_SIZE");
+                         "a rank is given and the world size is not known: set options.world_size "
+                         "or WORLD_SIZE");
     if (code == 0)
         code = read_integer(options.timeout_ms, "timeout_ms", "SHOAL_TIMEOUT_MS", 1,
                             MESSAGE_TIMEOUT_MAX_MS, DEFAULT_TIMEOUT_MS, &timeout_ms, error);

@@ -377,6 +377,36 @@ START_TEST(options_that_cannot_be)
 }
 END_TEST
 
+/* Two processes that nobody has launched have nothing to do with each other. */
+START_TEST(alone)
+{
+    static const char *const variables[] = {"WORLD_SIZE",           "RANK",     "SHOAL_JOB",
+                                            "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID"};
+    struct cluster *cluster = cluster_start(1, NULL);
+    struct shoal_options options = library_options(cluster, 0, NULL, 0);
+    shoal_job *jobs[2];
+    for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)
+        unsetenv(variables[i]);
+    for (int i = 0; i < 2; i++)
+        GOOD(shoal_open(&options, &jobs[i]));
+    for (int i = 0; i < 2; i++) {
+        int32_t value = 5 + i, sum = 0;
+        ck_assert_int_eq(shoal_rank(jobs[i]), 0);
+        ck_assert_int_eq(shoal_world_size(jobs[i]), 1);
+        GOOD(shoal_all_reduce(shoal_world(jobs[i]), &value, &sum, 1, SHOAL_I32, SHOAL_SUM, NULL));
+        ck_assert_int_eq(sum, 5 + i);
+        GOOD(shoal_close(jobs[i]));
+    }
+    options.rank_plus_1 = 1;
+    BAD(shoal_open(&options, &jobs[0]), SHOAL_EINVALID, "the world size is not known");
+    options.rank_plus_1 = 0;
+    setenv("RANK", "0", 1);
+    BAD(shoal_open(&options, &jobs[0]), SHOAL_EINVALID, "the world size is not known");
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("library_requests");
@@ -394,6 +424,7 @@ int main(void)
     tcase_add_loop_test(jobs, a_rank_that_does_not_come_is_named, 1, 3);
     tcase_add_loop_test(jobs, ranks_that_contradict_each_other, 1, 3);
     tcase_add_test(jobs, options_that_cannot_be);
+    tcase_add_test(jobs, alone);
     suite_add_tcase(suite, jobs);
     return suite_main(suite);
 }
