@@ -217,8 +217,11 @@ SHOAL_API shoal_group *shoal_world(shoal_job *job);
 /* Open a group of `count` distinct ranks of the job, in the order of the list, which is read before
  * this returns. Every member calls it with the same list, and nobody else; it returns when all
  * members have. *group is the caller's until shoal_group_close or shoal_close. A call that failed
- * may be made again, by every member that failed. SHOAL_ETIMEOUT, SHOAL_EMEMORY (limits of the
- * daemon included), SHOAL_EREFUSED, or what the job has failed with. */
+ * may be made again, by every member that failed. How many groups a process is in is a matter of
+ * memory: each takes data.chunk_bytes of its arena, 256 KiB by default, so that an arena of 256 MiB
+ * has room for about 900; and memory of the daemons (limits.groups_per_job, 4096 by default).
+ * SHOAL_ETIMEOUT, SHOAL_EMEMORY (limits of the daemon included), SHOAL_EREFUSED, or what the job
+ * has failed with. */
 SHOAL_API int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms,
                                shoal_group **group);
 /* Close a group. SHOAL_ESTATE while collectives of it are under way, and while it has fusion

@@ -370,7 +370,7 @@ static const struct config_key limit_keys[] = {
      FIELD(groups_per_job),
      .least = 1,
      .most = 65536,
-     .default_number = 256,
+     .default_number = 4096,
      .unit = "groups",
      .text = "Groups that one job may have open. One over several nodes is promised buffers of its "
              "own (`memory_bytes`), whether or not it has anything to do."},

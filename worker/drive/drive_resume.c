@@ -143,7 +143,7 @@ static int resume_gather_groups(struct resume *resume, struct error *error)
     uint64_t most = (uint64_t)-resume->asks[0].least[2], own = 0;
     if (most == 0)
         return 0;
-    if (most > PROGRESS_GROUPS_MAX || resume_own_groups(job) > most)
+    if (most > PROGRESS_GROUPS_MOST || resume_own_groups(job) > most)
         return error_set(error, ERR_PROTOCOL, "a rank says that it has %" PRIu64 " groups", most);
     resume->open = calloc((uint64_t)job->world_size * most, sizeof(*resume->open));
     if (!resume->open)

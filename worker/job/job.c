@@ -377,7 +377,8 @@ int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t 
     if (code == 0 && allocate_own_slot(job, answer->chunk_bytes, &offset) < 0)
         code = error_set(error, ERR_MEMORY,
                          "no room for a group's staging slot of %" PRIu32 " bytes: %" PRIu64
-                         " bytes free in the arena of %" PRIu64,
+                         " bytes free in the arena of %" PRIu64
+                         " (options.arena_bytes or SHOAL_ARENA_BYTES makes it larger)",
                          answer->chunk_bytes, arena_heap_free_bytes(&job->heap),
                          job->arena.total_bytes);
     if (code == 0) {
@@ -574,8 +575,8 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
         greeted = code == 0;
     }
     if (code == 0)
-        code = arena_create(&made->arena, settings->arena_bytes, PROGRESS_RING_ENTRIES,
-                            &made->arena_fd, error);
+        code = arena_create(&made->arena, settings->arena_bytes,
+                            progress_ring_entries(settings->arena_bytes), &made->arena_fd, error);
     if (code == 0) {
         forking_keep_memory(made->arena.base, made->arena.total_bytes);
         code = make_descriptors(made, error);

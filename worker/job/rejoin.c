@@ -119,8 +119,8 @@ static int rejoin_wait(struct shoal_job *job, enum message_type wanted, struct m
 
 static int rejoin_format(struct shoal_job *job, struct error *error)
 {
-    return arena_format(&job->arena, job->arena.base, job->arena.total_bytes, PROGRESS_RING_ENTRIES,
-                        error);
+    return arena_format(&job->arena, job->arena.base, job->arena.total_bytes,
+                        job->progress.ring_entries, error);
 }
 
 /* Nobody writes to the arena any more once the connection has ended: the threads of a process that

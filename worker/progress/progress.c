@@ -8,6 +8,15 @@
 
 #include "common/memory/copy.h"
 
+uint32_t progress_ring_entries(uint64_t arena_bytes)
+{
+    uint32_t entries = PROGRESS_RING_ENTRIES_LEAST;
+    while (entries < PROGRESS_RING_ENTRIES_MOST &&
+           PROGRESS_GROUPS_OF(entries) < arena_bytes / PROGRESS_GROUP_BYTES)
+        entries *= 2;
+    return entries;
+}
+
 int progress_init(struct progress *progress, struct arena *arena, uint64_t first_offset,
                   uint32_t slot_bytes, uint32_t slots)
 {
@@ -17,6 +26,12 @@ int progress_init(struct progress *progress, struct arena *arena, uint64_t first
     if (code < 0)
         return code;
     memset(progress, 0, sizeof(*progress));
+    progress->ring_entries = arena->submission_mask + 1;
+    progress->table = calloc(progress->ring_entries, sizeof(*progress->table));
+    if (!progress->table) {
+        staging_clear(&staging);
+        return ERR_MEMORY;
+    }
     progress->arena = arena;
     progress->memory = (struct request_memory){
         .base = arena->base, .data_offset = arena->data_offset, .total_bytes = arena->total_bytes};
@@ -43,15 +58,21 @@ void progress_share(struct progress *progress, uint32_t local_ranks, uint32_t no
 void progress_clear(struct progress *progress)
 {
     staging_clear(&progress->staging);
+    free(progress->table);
+    progress->table = NULL;
 }
 
 int progress_group_add(struct progress *progress, struct progress_group *group, uint64_t own_offset,
                        struct error *error)
 {
     /* A slot that the daemon still has counts: its chunk may be in the ring. */
-    if (progress->staging.own_count + progress->staging.orphan_count >= PROGRESS_GROUPS_MAX)
-        return error_set(error, ERR_MEMORY, "this rank has %u groups open, which is the limit",
-                         PROGRESS_GROUPS_MAX);
+    uint32_t most = PROGRESS_GROUPS_OF(progress->ring_entries);
+    if (progress->staging.own_count + progress->staging.orphan_count >= most)
+        return error_set(error, ERR_MEMORY,
+                         "this rank has %" PRIu32 " groups open, for which an arena of %" PRIu64
+                         " bytes has room (options.arena_bytes or SHOAL_ARENA_BYTES makes it "
+                         "larger)",
+                         most, progress->memory.total_bytes);
     int code =
         staging_add_own(&progress->staging, &group->own, own_offset, group->rule.chunk_bytes);
     if (code < 0)
@@ -272,7 +293,7 @@ static void receive_match(struct progress *progress, struct request *request, ui
         progress_complete(progress, request, &error, now_ns);
         return;
     }
-    progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
+    progress->table[request->number % progress->ring_entries] = NULL;
     progress->any--;
     request->state = REQUEST_MATCHED;
     request->any_source = source;
@@ -282,10 +303,10 @@ static void receive_match(struct progress *progress, struct request *request, ui
 static bool receive_done(struct progress *progress, const struct arena_completion *completion,
                          uint64_t now_ns)
 {
-    struct request *request = progress->table[completion->request % PROGRESS_RING_ENTRIES];
+    struct request *request = progress->table[completion->request % progress->ring_entries];
     if (!request || request->number != completion->request)
         /* Late news of a failed request is no fault; a number never given is. */
-        return completion->request / PROGRESS_RING_ENTRIES < progress->next_number;
+        return completion->request / progress->ring_entries < progress->next_number;
     if (request->any) {
         receive_match(progress, request, completion->chunk, now_ns);
         return true;

@@ -14,12 +14,12 @@
  * has been copied into the arena; a receive at once, and its stream has come to it before its data
  * is copied out.
  *
- * The submission ring cannot overflow: PROGRESS_SUBMITTED_MAX collectives and, beyond it, the
- * oldest of each group, PROGRESS_TRANSFERS_MAX sends and as many receives, PROGRESS_ANY_MAX
- * receives that look for a sender, and one chunk for every staging slot is all that can be out, and
- * together that is no more than the ring has entries. The completion ring has twice as many.
- * Collectives, sends and receives are counted apart, since any of them may wait at another rank for
- * one of the others.
+ * The submission ring cannot overflow: it has more entries where the arena has room for the slots
+ * of more groups. PROGRESS_SUBMITTED_MAX collectives and, beyond it, the oldest of each group,
+ * PROGRESS_TRANSFERS_MAX sends and as many receives, PROGRESS_ANY_MAX receives that look for a
+ * sender, and one chunk for every staging slot is all that can be out, and together that is no more
+ * than the ring has entries. The completion ring has twice as many. Collectives, sends and receives
+ * are counted apart, since any of them may wait at another rank for one of the others.
  *
  * The daemon keeps LAYOUT_MAX_CHUNKS chunks of a group at most, of all ranks of the node together:
  * a collective that would exceed a rank's share waits until others are complete, or it is the
@@ -41,19 +41,28 @@
 #include "worker/request/request.h"
 #include "worker/request/staging.h"
 
-#define PROGRESS_RING_ENTRIES 2048u
+/* Of the submission ring: for how many groups there is to be room depends on the arena. */
+#define PROGRESS_RING_ENTRIES_LEAST 2048u
+#define PROGRESS_RING_ENTRIES_MOST 32768u
 #define PROGRESS_SUBMITTED_MAX 512u
 #define PROGRESS_TRANSFERS_MAX 256u /* sends, and as many receives; further ones wait */
 #define PROGRESS_ANY_MAX 64u /* receives from any rank that look for one; further ones wait */
 #define PROGRESS_SHARED_SLOTS_MAX 512u
-#define PROGRESS_GROUPS_MAX 200u
-/* The most that can be out. The rest of the ring is for what a trace wants, which is omitted when
- * that is full. */
+/* What a trace wants has so much room at least, and is omitted when that is full. */
+#define PROGRESS_TRACED_LEAST 47u
+/* The most that can be out, but for groups: of each its oldest request, and the chunk in its slot.
+ */
 #define PROGRESS_OUT_MAX                                                                           \
     (1 + PROGRESS_SUBMITTED_MAX + 2 * PROGRESS_TRANSFERS_MAX + PROGRESS_ANY_MAX +                  \
-     PROGRESS_SHARED_SLOTS_MAX + 2 * PROGRESS_GROUPS_MAX)
-_Static_assert(PROGRESS_OUT_MAX < PROGRESS_RING_ENTRIES,
+     PROGRESS_SHARED_SLOTS_MAX)
+/* For how many groups a ring has room. */
+#define PROGRESS_GROUPS_OF(entries) (((entries)-PROGRESS_OUT_MAX - PROGRESS_TRACED_LEAST) / 2)
+#define PROGRESS_GROUPS_MOST PROGRESS_GROUPS_OF(PROGRESS_RING_ENTRIES_MOST)
+_Static_assert(PROGRESS_OUT_MAX + PROGRESS_TRACED_LEAST < PROGRESS_RING_ENTRIES_LEAST,
                "the submission ring has room for all that can be out");
+/* A group's slot has a chunk: as many as would fill the arena with chunks of this size are to have
+ * room in the ring. */
+#define PROGRESS_GROUP_BYTES (256u << 10)
 
 /* A request at most this large is copied by the calling thread when nothing is ahead of it. */
 #define PROGRESS_SMALL_BYTES 65536u
@@ -102,7 +111,8 @@ struct progress {
     uint64_t part_least_bytes; /* of a request on a device, worth a copy. The caller's */
     bool device_full; /* no more copies out of the device are to be begun now. The caller's */
     struct progress_group *groups;
-    struct request *table[PROGRESS_RING_ENTRIES]; /* submitted, by number % entries */
+    struct request **table; /* [ring_entries]: submitted, by number % ring_entries */
+    uint32_t ring_entries;
     uint64_t next_number, next_age;
     uint64_t chunks_max;       /* of a group's submitted requests; all, for one alone */
     uint64_t staged_max_bytes; /* in shared slots, of requests on the host */
@@ -150,6 +160,8 @@ enum progress_result {
     PROGRESS_COPY,  /* make the copy, then progress_copied, then call again */
 };
 
+/* The entries of the submission ring of an arena of so many bytes. */
+uint32_t progress_ring_entries(uint64_t arena_bytes);
 /* first_offset .. + slots * slot_bytes is arena memory for the shared slots. ERR_MEMORY. */
 int progress_init(struct progress *progress, struct arena *arena, uint64_t first_offset,
                   uint32_t slot_bytes, uint32_t slots);

@@ -30,7 +30,7 @@ static void again_take_group(struct progress *progress, struct progress_group *g
         DL_DELETE(group->requests, request);
         group->request_count--;
         if (request->state == REQUEST_SUBMITTED)
-            progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
+            progress->table[request->number % progress->ring_entries] = NULL;
         request->state = REQUEST_QUEUED;
         if (!request->ask.internal)
             continue;

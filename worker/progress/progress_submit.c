@@ -31,7 +31,7 @@ void progress_complete(struct progress *progress, struct request *request,
     struct progress_group *group = request->group;
     struct request *whole = request->whole ? request->whole : request;
     if (request->state == REQUEST_SUBMITTED) {
-        progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
+        progress->table[request->number % progress->ring_entries] = NULL;
         --*submit_count(progress, request);
         if (!progress_is_transfer(request))
             group->chunks -= request->layout.chunks;
@@ -89,10 +89,10 @@ static void submit_request(struct progress *progress, struct request *request)
     const struct request_ask *ask = &request->ask;
     /* The table has more entries than can be taken, so that the search ends. */
     while (progress->table[progress->table_next])
-        progress->table_next = (progress->table_next + 1) % PROGRESS_RING_ENTRIES;
-    request->number = progress->next_number++ * PROGRESS_RING_ENTRIES + progress->table_next;
+        progress->table_next = (progress->table_next + 1) % progress->ring_entries;
+    request->number = progress->next_number++ * progress->ring_entries + progress->table_next;
     progress->table[progress->table_next] = request;
-    progress->table_next = (progress->table_next + 1) % PROGRESS_RING_ENTRIES;
+    progress->table_next = (progress->table_next + 1) % progress->ring_entries;
     ++*submit_count(progress, request);
     if (!progress_is_transfer(request))
         request->group->chunks += request->layout.chunks;
@@ -214,7 +214,8 @@ static void trace_chunk(struct progress *progress, const struct staging_slot *sl
     struct arena *arena = progress->arena;
     const struct request *request = slot->request;
     /* However many of these lie there, the rest has room. */
-    if (arena_submission_room(arena) <= PROGRESS_OUT_MAX) {
+    if (arena_submission_room(arena) <=
+        PROGRESS_OUT_MAX + 2 * PROGRESS_GROUPS_OF(progress->ring_entries)) {
         progress->omitted++;
         return;
     }

@@ -13,7 +13,7 @@
  * keep, and how much of it one turn of the engine may have to look through: collectives of a group;
  * requests of a rank in all its groups, of which the library has 1288 at the most. */
 #define SUBMISSION_COLLECTIVES_MAX 65536u
-#define SUBMISSION_REQUESTS_MAX 2048u
+#define SUBMISSION_REQUESTS_MAX 32768u
 /* Sends and receives of a rank in all its groups; the library has fewer under way. */
 #define SUBMISSION_TRANSFERS_MAX 1024u
 

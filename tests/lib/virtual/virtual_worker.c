@@ -110,8 +110,8 @@ void virtual_worker_clear(struct virtual_worker *worker)
 void virtual_worker_format(struct virtual_worker *worker)
 {
     struct error error;
-    EXPECT(arena_format(&worker->arena, worker->memory, VIRTUAL_ARENA_BYTES, PROGRESS_RING_ENTRIES,
-                        &error) == 0);
+    EXPECT(arena_format(&worker->arena, worker->memory, VIRTUAL_ARENA_BYTES,
+                        PROGRESS_RING_ENTRIES_LEAST, &error) == 0);
 }
 
 static void daemon_read(struct virtual_cluster *cluster, void *what, uint64_t number);

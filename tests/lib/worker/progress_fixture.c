@@ -28,8 +28,8 @@ void ranks_open(struct progress_fixture *fixture, uint32_t ranks, uint32_t slots
     fixture->exchange = fake_exchange_create(seed, NULL);
     for (uint32_t i = 0; i < ranks; i++) {
         struct rank_worker *worker = &fixture->workers[i];
-        ck_assert_int_eq(arena_create(&worker->arena, FIXTURE_ARENA_BYTES, PROGRESS_RING_ENTRIES,
-                                      &worker->fd, NULL),
+        ck_assert_int_eq(arena_create(&worker->arena, FIXTURE_ARENA_BYTES,
+                                      PROGRESS_RING_ENTRIES_LEAST, &worker->fd, NULL),
                          0);
         ck_assert_int_eq(arena_attach(&worker->daemon_view, worker->fd, FIXTURE_ARENA_BYTES, NULL),
                          0);

@@ -249,7 +249,7 @@ END_TEST
 START_TEST(test_more_requests_than_credits)
 {
     struct progress_fixture fixture;
-    enum { COUNT = 3 * PROGRESS_RING_ENTRIES };
+    enum { COUNT = 3 * PROGRESS_RING_ENTRIES_LEAST };
     ranks_open(&fixture, 2, 2, 77);
     ranks_group(&fixture, 0, 1);
     ranks_group(&fixture, 1, 1);
@@ -600,17 +600,36 @@ START_TEST(test_news_of_what_is_stable)
 }
 END_TEST
 
+enum { GROUPS_LEAST = PROGRESS_GROUPS_OF(PROGRESS_RING_ENTRIES_LEAST) };
+
+/* A larger arena has room for the slots of more groups, and its ring for their requests. */
+START_TEST(test_rings_of_arenas)
+{
+    static const struct {
+        uint64_t arena_bytes;
+        uint32_t entries;
+    } arenas[] = {{1 << 20, 2048},     {50 << 20, 2048},    {51 << 20, 4096},   {256 << 20, 4096},
+                  {1ull << 30, 16384}, {4ull << 30, 32768}, {1ull << 40, 32768}};
+    ck_assert_uint_eq(GROUPS_LEAST, 200);
+    for (unsigned i = 0; i < sizeof(arenas) / sizeof(arenas[0]); i++) {
+        uint32_t entries = progress_ring_entries(arenas[i].arena_bytes);
+        ck_assert_uint_eq(entries, arenas[i].entries);
+        ck_assert_uint_ge(entries, PROGRESS_OUT_MAX + 2 * PROGRESS_GROUPS_OF(entries));
+    }
+}
+END_TEST
+
 START_TEST(test_too_many_groups)
 {
     struct progress_fixture fixture;
     ranks_open(&fixture, 1, 2, 4);
     struct rank_worker *worker = &fixture.workers[0];
-    static struct progress_group groups[PROGRESS_GROUPS_MAX + 1];
-    for (uint32_t i = 0; i <= PROGRESS_GROUPS_MAX; i++) {
+    static struct progress_group groups[GROUPS_LEAST + 1];
+    for (uint32_t i = 0; i <= GROUPS_LEAST; i++) {
         groups[i] = (struct progress_group){.number = i, .rule = {1, two_weights, CHUNK_BYTES, 64}};
         ck_assert_int_eq(progress_group_add(&worker->progress, &groups[i],
                                             ranks_memory(worker, CHUNK_BYTES), NULL),
-                         i < PROGRESS_GROUPS_MAX ? 0 : ERR_MEMORY);
+                         i < GROUPS_LEAST ? 0 : ERR_MEMORY);
     }
     ranks_close(&fixture);
 }
@@ -637,6 +656,7 @@ int main(void)
     tcase_add_test(cases, test_nonsense_from_the_daemon);
     tcase_add_test(cases, test_news_of_what_is_stable);
     tcase_add_test(cases, test_too_many_groups);
+    tcase_add_test(cases, test_rings_of_arenas);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }

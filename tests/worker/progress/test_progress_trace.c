@@ -9,6 +9,7 @@
 #include "worker/progress/progress_private.h"
 
 #define BYTES (4u << 20)
+#define OUT_MOST (PROGRESS_OUT_MAX + 2 * PROGRESS_GROUPS_OF(PROGRESS_RING_ENTRIES_LEAST))
 #define CHUNK 4096u
 #define SLOTS 4u
 
@@ -26,7 +27,8 @@ static void open_pair(struct pair *pair)
 {
     static const uint32_t weights[1] = {1};
     memset(pair, 0, sizeof(*pair));
-    ck_assert_int_eq(arena_create(&pair->worker, BYTES, PROGRESS_RING_ENTRIES, &pair->fd, NULL), 0);
+    ck_assert_int_eq(
+        arena_create(&pair->worker, BYTES, PROGRESS_RING_ENTRIES_LEAST, &pair->fd, NULL), 0);
     ck_assert_int_eq(arena_attach(&pair->daemon, pair->fd, BYTES, NULL), 0);
     ck_assert_int_eq(
         progress_init(&pair->progress, &pair->worker, pair->worker.data_offset, CHUNK, SLOTS), 0);
@@ -226,11 +228,11 @@ START_TEST(the_ring_keeps_its_room)
     open_pair(&pair);
     struct request request = {.group = &pair.group, .number = 9, .sequence = 4};
     slot.request = &request;
-    for (uint32_t i = 0; i < 2 * PROGRESS_RING_ENTRIES; i++)
+    for (uint32_t i = 0; i < 2 * PROGRESS_RING_ENTRIES_LEAST; i++)
         progress_trace_copied(&pair.progress, &slot);
-    ck_assert_uint_eq(arena_submission_room(&pair.worker), PROGRESS_OUT_MAX);
-    uint32_t told = PROGRESS_RING_ENTRIES - PROGRESS_OUT_MAX;
-    ck_assert_uint_eq(pair.progress.omitted, 2 * PROGRESS_RING_ENTRIES - told);
+    ck_assert_uint_eq(arena_submission_room(&pair.worker), OUT_MOST);
+    uint32_t told = PROGRESS_RING_ENTRIES_LEAST - OUT_MOST;
+    ck_assert_uint_eq(pair.progress.omitted, 2 * PROGRESS_RING_ENTRIES_LEAST - told);
     for (uint32_t i = 0; i < told; i++) {
         ck_assert(pop(&pair, ARENA_COPIED, &entry));
         ck_assert_uint_eq(entry.omitted, 0);
@@ -238,7 +240,7 @@ START_TEST(the_ring_keeps_its_room)
     progress_trace_copied(&pair.progress, &slot);
     progress_trace_copied(&pair.progress, &slot);
     ck_assert(pop(&pair, ARENA_COPIED, &entry));
-    ck_assert_uint_eq(entry.omitted, 2 * PROGRESS_RING_ENTRIES - told);
+    ck_assert_uint_eq(entry.omitted, 2 * PROGRESS_RING_ENTRIES_LEAST - told);
     ck_assert_uint_eq(entry.request, 9);
     ck_assert(pop(&pair, ARENA_COPIED, &entry));
     ck_assert_uint_eq(entry.omitted, 0);

@@ -1,11 +1,11 @@
 #include "worker/python/native/operation.hpp"
 
-#include <cstring>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <system_error>
 
 namespace shoal_native
@@ -137,8 +137,8 @@ bool Operation::advance(Milliseconds at_most)
  * with this, its next call hears so. */
 bool Operation::may_be_alone() const
 {
-    return error->code == SHOAL_EMISMATCH && (std::strncmp(call.verb, "send ", 5) == 0 ||
-                                              std::strncmp(call.verb, "recv ", 5) == 0);
+    return error->code == SHOAL_EMISMATCH &&
+           (std::strncmp(call.verb, "send ", 5) == 0 || std::strncmp(call.verb, "recv ", 5) == 0);
 }
 
 void Operation::publish(State next, std::optional<Error> why)
