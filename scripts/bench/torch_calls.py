@@ -281,7 +281,7 @@ def step_lines(measured):
     return [*table(head, rows),
             f"Alone it takes {ms('alone', 'alone')} ms, in as many processes at once {ms('native', 'alone')} ms, in "
             f"DDP's wrapper without communication {ms('alone', 'wrapped')} ms. An all_reduce that has nothing to do takes "
-            f"{number(median(measured, 'native', key(*NOTHING)))} us: torch's own part and the method that it calls.", ""]
+            f"{number(median(measured, 'native', key(*NOTHING)))} us: torch's own part.", ""]
 
 
 def main():

@@ -2,8 +2,8 @@
 
     torch_ranks.py BACKEND [WHAT BYTES]...
 
-WHAT is a collective, "nothing" (an all-reduce that the native backend has done before: what torch and
-Python themselves take), "async" (100 all-reduces and their waits, for each of them), or a training step:
+WHAT is a collective, "nothing" (an all-reduce of torch's backend "fake": what torch and Python themselves
+take), "async" (100 all-reduces and their waits, for each of them), or a training step:
 "ddp", "fsdp", "alone", or "wrapped": DDP's without communication, what the wrapper itself costs. Rank 0
 prints a line of JSON for each: the median over rounds of the mean time of a call, and of the processor
 time, in microseconds: the calling thread's of a call, of all of the rank's threads of a step. What this
@@ -88,28 +88,12 @@ def measure(call, least=1, processor_clock=time.thread_time):
     return statistics.median(times), statistics.median(processor)
 
 
-class Done:
-    """The native group, but that an all-reduce is a Work which is complete already."""
-
-    def __init__(self, native, work):
-        self.native, self.work = native, work
-
-    def __getattr__(self, name):
-        return getattr(self.native, name)
-
-    def all_reduce(self, _tensors, _options):
-        return self.work
-
-
 def measure_nothing(size_bytes):
-    group, tensor = dist.distributed_c10d._get_default_group(), torch.ones(size_bytes // 4)
-    native, work = group._native, dist.all_reduce(tensor, async_op=True)
-    work.wait()
-    group._native = Done(native, work)
-    try:
-        return measure(lambda: dist.all_reduce(tensor))
-    finally:
-        group._native = native
+    """On torch's own backend that does nothing."""
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401 - it registers its name
+
+    group, tensor = dist.new_group(backend="fake"), torch.ones(size_bytes // 4)
+    return measure(lambda: dist.all_reduce(tensor, group=group))
 
 
 def many_at_once(size_bytes):
