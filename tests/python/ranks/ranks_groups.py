@@ -41,6 +41,32 @@ def test_groups_of_some_ranks():
             dist.destroy_process_group(group)
 
 
+def test_jobs_of_the_same_ranks_share_their_daemons():
+    """A job that is made beside another one, as new_group("gloo") beside NCCL makes one, starts no daemon; it goes on
+    when the one that has started them is gone."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    store = dist.PrefixStore("shared", dist.distributed_c10d._get_default_store())
+    first = shoal.torch.make_group(dist.PrefixStore("first", store), rank, size, ranks.TIMEOUT)
+    paths = [ranks.member(first).session.meeting.socket_path]
+    second = shoal.torch.make_group(dist.PrefixStore("second", store), rank, size, ranks.TIMEOUT)
+    paths.append(ranks.member(second).session.meeting.socket_path)
+    ranks.member(first).shutdown()
+    del first
+    gc.collect()
+    made = [second]
+    if rank < 2:  # of a part of them, in another order
+        made.append(shoal.torch.make_group(dist.PrefixStore("pair", store), 1 - rank, 2, ranks.TIMEOUT))
+        paths.append(ranks.member(made[1]).session.meeting.socket_path)
+    assert len(set(paths)) == 1, paths
+    for group in made:
+        tensor = torch.ones(3)
+        group.allreduce([tensor]).wait()
+        assert tensor.tolist() == [group.size()] * 3, tensor
+    dist.barrier(group=ranks.gloo)
+    for group in made:
+        ranks.member(group).shutdown()
+
+
 def test_one_rank_writes_checkpoints():
     """One of all, one of each group, and none that is not in it."""
     rank = dist.get_rank()

@@ -1,9 +1,10 @@
 """How the ranks of a job find their daemons, through torch's store.
 
 A daemon that is configured is used: SHOAL_SOCKET, or one that answers at the default path. Without
-one, the first rank of each node starts a daemon for the job (_daemon.py) and tells the others.
+one, the first rank of each node starts a daemon for the job (_daemon.py) and tells the others; but where all ranks
+have a group already whose daemons were started in one meeting, those serve the new job too.
 
-    every rank    -> node/RANK      where it runs, whether a daemon is there, and a mark that no other process has
+    every rank    -> node/RANK      where it runs, which daemons are there, and a mark that no other process has
     rank 0        -> plan/MARK      for each rank: the name of this meeting
     rank 0        -> NAME/plan      the job's name (of pg_options, of SHOAL_JOB, or one that nobody has), the nodes in
                                     order, which daemon
@@ -26,9 +27,11 @@ import itertools
 import json
 import os
 import secrets
+import select
 import socket
 import sys
 import time
+import weakref
 
 import torch.distributed as dist
 
@@ -40,12 +43,13 @@ DEFAULT_SOCKET = "/run/shoal/shoald.sock"
 _SLICE = datetime.timedelta(milliseconds=500)
 _SAY_S = 10  # so long a rank waits before it says for whom
 _launched = itertools.count()  # meetings of all ranks that this process was launched with
+_places = weakref.WeakSet()  # whose daemons ranks have started
 
 
 class Place:
     """Where a rank is: its job, its daemon's socket, its number on the node."""
 
-    def __init__(self, job, socket_path, local_rank, local_size, daemon=None, membership=None, name=None):
+    def __init__(self, job, socket_path, local_rank, local_size, daemon=None, membership=None, name=None, started=None):
         self.job = job
         self.name = name  # of the meeting, which no other has; None without one
         self.socket_path = socket_path
@@ -53,16 +57,29 @@ class Place:
         self.local_size = local_size
         self._daemon = daemon  # the one that this process has started
         self._membership = membership  # keeps an embedded daemon alive
+        self._started = started  # the meeting in which it was started
+        if membership is not None:
+            _places.add(self)
 
     @property
     def is_embedded(self):
         """Whether ranks have started its daemon."""
         return self._membership is not None
 
-    def of_job(self, job, name=None):
+    def started_in(self):
+        """The meeting in which its daemon was started, while that lives; else None."""
+        if self._membership is None:
+            return None
+        poll = select.poll()
+        poll.register(self._membership, 0)  # an error is told in any case: nobody reads any more
+        return None if poll.poll(0) else self._started
+
+    def of_job(self, job, name=None, local_rank=-1, local_size=None):
         """The same for another job; the embedded daemon stays alive for it too."""
         membership = None if self._membership is None else os.dup(self._membership)
-        return Place(job, self.socket_path, -1, self.local_size, None, membership, name)
+        return Place(
+            job, self.socket_path, local_rank, local_size or self.local_size, None, membership, name, self._started
+        )
 
     def settled(self):
         """All ranks have joined, or this one has not: the daemon no longer needs this process's
@@ -84,6 +101,8 @@ def meet(store, rank, size, timeout, job=None):
     told = {"node": _hosts.node_identity(), "given": bool(given), "job": job, "mark": secrets.token_hex(8)}
     told["name"] = _hosts.node_name()
     told["launched"] = _launched_name(rank, size)
+    places = {place.started_in(): place for place in list(_places)}
+    told["started"] = sorted(filter(None, places))
     told["address"] = None if given or size == 1 else _hosts.address_towards_master()
     store.set(f"node/{rank}", json.dumps(told))
     name = _gather(store, size, timeout) if rank == 0 else _follow(store, rank, told["mark"], timeout)
@@ -94,6 +113,8 @@ def meet(store, rank, size, timeout, job=None):
     local_rank = local.index(rank)
     if plan["given"]:
         return Place(plan["job"], given, local_rank, len(local), name=name)
+    if plan["started"]:
+        return places[plan["started"]].of_job(plan["job"], name, local_rank, len(local))
     daemon = None
     if local_rank == 0:
         owed = [f"address/{node}", f"socket/{node}"] + (["roster"] if rank == 0 else [])
@@ -102,7 +123,7 @@ def meet(store, rank, size, timeout, job=None):
     told = _get(store, f"socket/{node}", timeout, f"rank {local[0]}")
     membership = os.open(told["alive"], os.O_WRONLY | os.O_CLOEXEC)
     _daemon.be_taken_before_it()
-    return Place(plan["job"], told["socket"], local_rank, len(local), daemon, membership, name)
+    return Place(plan["job"], told["socket"], local_rank, len(local), daemon, membership, name, started=name)
 
 
 def place_of_newcomer(job):
@@ -308,12 +329,14 @@ def _make_plan(answers):
         raise errors.MismatchError(
             f"SHOAL_JOB is {launched[0]!r} on rank 0, and {launched[other]!r} on rank {other}: set the same on all"
         )
+    started = [] if with_daemon else answers[0]["started"]
     numbers = {}
     node_of = [numbers.setdefault(answer["node"], len(numbers)) for answer in answers]
     firsts = [answers[node_of.index(node)] for node in range(len(numbers))]
     return {
         "job": answers[0]["job"] or (all(launched) and launched[0]) or f"torch-{secrets.token_hex(8)}",
         "given": bool(with_daemon),
+        "started": next((one for one in started if all(one in answer["started"] for answer in answers)), None),
         "nodes": _hosts.distinct([first.get("name", "node") for first in firsts]),
         "node_of": node_of,
         "towards": [first.get("address") for first in firsts],
