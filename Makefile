@@ -481,8 +481,8 @@ wheel:
 	@status=0; scripts/packages/wheel.sh $(BUILD) $(DEBIAN11_ROOT) || status=$$?; \
 	[ $$status != 77 ] || { $(MAKE) --no-print-directory wheel-here && status=0; }; exit $$status
 
-wheel-here: bundle
-	@$(PYTHON) -B scripts/packages/wheel.py $(BUILD)/bundle $(BUILD)/wheel
+wheel-here: bundle native
+	@$(PYTHON) -B scripts/packages/wheel.py --native $(BUILD)/lib $(BUILD)/bundle $(BUILD)/wheel
 
 check-wheel: wheel
 	@scripts/packages/check-wheel.sh $(BUILD)/wheel/shoal-*.whl $(DEBIAN13_ROOT) \

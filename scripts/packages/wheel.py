@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Makes a wheel that has a bundle inside: programs, libshoal, and the libraries that they need.
 
-    wheel.py BUNDLE FOLDER [NOTICES]    the wheel is written to FOLDER, whose other wheels of shoal are
-                              removed; NOTICES: a folder with the licences of libraries that are not Debian's
+    wheel.py [--native FOLDER] BUNDLE FOLDER [NOTICES]    the wheel is written to FOLDER, whose other wheels of shoal
+                              are removed; NOTICES: a folder with the licences of libraries that are not Debian's;
+                              --native: a folder whose native backends of PyTorch go in too, of which the package
+                              loads the one for its torch and Python
     wheel.py --check FILE     what a wheel or a bundle needs of the system, and an error where that is
                               more than its name says
 
@@ -27,6 +29,9 @@ import wheel_builder  # noqa: E402
 PROGRAMS = ("shoald", "shoalctl", "shoalrun", "shoalperf")
 # glibc's own.
 SYSTEM = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so\.\d+$")
+NATIVE = "shoal_native-*.so"
+# What torch has loaded before a native backend.
+TORCHS = re.compile(r"(libtorch|libtorch_cpu|libtorch_python|libc10)\.so$|(libstdc\+\+|libgcc_s)\.so\.\d+$")
 
 
 def fail(text):
@@ -51,7 +56,8 @@ def glibc_needed(folder):
     for path in files:
         text = output("readelf", "--wide", "--dynamic", "--version-info", str(path))
         for needed in re.findall(r"\(NEEDED\).*\[(.*?)\]", text):
-            if needed not in here and not SYSTEM.match(needed):
+            of_torch = path.match(NATIVE) and TORCHS.match(needed)
+            if needed not in here and not SYSTEM.match(needed) and not of_torch:
                 fail(f"{path.name} needs {needed}, which is not in the bundle")
         for major, minor in re.findall(r"\bGLIBC_(\d+)\.(\d+)", text):
             newest = max(newest, ((int(major), int(minor)), path.name))
@@ -60,8 +66,11 @@ def glibc_needed(folder):
     return newest
 
 
-def collect(bundle, folder):
-    """The programs and the libraries, without symbols for debuggers, into bin and lib of a folder."""
+def collect(bundle, folder, native=None):
+    """The programs and the libraries, without symbols for debuggers, into bin and lib of a folder. native: where
+    native backends are, which go beside libshoal."""
+    for path in sorted(native.glob(NATIVE)) if native else ():
+        copy(path, folder / "lib" / path.name)
     for name in PROGRAMS:
         copy(bundle / "bin" / name, folder / "bin" / name)
     for path in sorted((bundle / "lib").iterdir()):
@@ -88,10 +97,11 @@ def notices(libraries):
     return {package: path.read_bytes() for package, path in paths.items() if path.exists()}
 
 
-def make(bundle, folder, more_notices=None):
+def make(bundle, folder, more_notices=None, native=None):
     with tempfile.TemporaryDirectory(prefix="shoal-wheel-") as temporary:
         inside = pathlib.Path(temporary)
-        collect(bundle, inside)
+        collect(bundle, inside, native)
+        natives = [path.name for path in inside.glob(f"lib/{NATIVE}")]
         (major, minor), who = glibc_needed(inside)
         for package, text in notices(path.name for path in (inside / "lib").iterdir()).items():
             (inside / "notices").mkdir(exist_ok=True)
@@ -121,6 +131,7 @@ def make(bundle, folder, more_notices=None):
         )
     bytes_ = os.path.getsize(folder / name)
     print(f"{folder / name}: {bytes_ / 2**20:.1f} MiB, for glibc {major}.{minor} or newer, as {who} needs it")
+    print(f"native backends: {', '.join(sorted(natives)) or 'none, the one in Python serves'}")
 
 
 def check(path):
@@ -137,13 +148,15 @@ def check(path):
 
 
 def main():
-    arguments = sys.argv[1:]
+    arguments, native = sys.argv[1:], None
+    if arguments[:1] == ["--native"] and len(arguments) > 1:
+        native, arguments = pathlib.Path(arguments[1]), arguments[2:]
     if len(arguments) == 2 and arguments[0] == "--check":
         check(pathlib.Path(arguments[1]))
     elif len(arguments) in (2, 3):
-        make(*map(pathlib.Path, arguments))
+        make(*map(pathlib.Path, arguments), native=native)
     else:
-        fail(f"usage: {sys.argv[0]} BUNDLE FOLDER [NOTICES] | --check FILE")
+        fail(f"usage: {sys.argv[0]} [--native FOLDER] BUNDLE FOLDER [NOTICES] | --check FILE")
 
 
 if __name__ == "__main__":

@@ -175,25 +175,33 @@ class Installation(unittest.TestCase):
         finished = self.python("import shoal; print(shoal.__file__)", PYTHONPATH=str(folder))
         self.assertEqual(finished.stdout.strip(), str(folder / "shoal/__init__.py"))
 
+    PROGRAMS = ("shoald", "shoalctl", "shoalrun", "shoalperf")
+
+    def put_programs(self, bundle):
+        for name in ("bin", "lib"):
+            (bundle / name).mkdir(parents=True)
+        for name in self.PROGRAMS:
+            shutil.copy(suite.BUILD / "bin" / name, bundle / "bin")
+        shutil.copy(suite.BUILD / "lib" / "libshoal.so.0", bundle / "lib")
+
+    def put_what_they_need(self, bundle):
+        for name in self.PROGRAMS:
+            said = suite.run(["ldd", suite.BUILD / "bin" / name]).stdout
+            for path in re.findall(r"=> (/\S+)", said):
+                if not re.search(r"/(libc|libm|libdl|librt|libpthread|libresolv)\.so\.", path):
+                    shutil.copy(path, bundle / "lib")
+
     def test_the_wheel_with_a_bundle(self):
         """One that has programs: their mode, the commands, the name, and what checks it."""
         folder = temporary_folder(self)
         bundle = folder / "bundle"
-        (bundle / "bin").mkdir(parents=True)
-        (bundle / "lib").mkdir()
-        for name in ("shoald", "shoalctl", "shoalrun", "shoalperf"):
-            shutil.copy(suite.BUILD / "bin" / name, bundle / "bin")
-        shutil.copy(suite.BUILD / "lib" / "libshoal.so.0", bundle / "lib")
+        self.put_programs(bundle)
         command = [sys.executable, "-B", suite.TREE / "scripts/packages/wheel.py"]
         # What the programs need is not in it yet.
         finished = suite.run([*command, bundle, folder / "made"])
         self.assertEqual(finished.returncode, 1, finished.stdout)
         self.assertRegex(finished.stdout, r"needs \S+, which is not in the bundle")
-        for name in ("shoald", "shoalctl", "shoalrun", "shoalperf"):
-            said = suite.run(["ldd", suite.BUILD / "bin" / name]).stdout
-            for path in re.findall(r"=> (/\S+)", said):
-                if not re.search(r"/(libc|libm|libdl|librt|libpthread|libresolv)\.so\.", path):
-                    shutil.copy(path, bundle / "lib")
+        self.put_what_they_need(bundle)
         finished = suite.run([*command, bundle, folder / "made"])
         self.assertEqual(finished.returncode, 0, finished.stdout)
         (wheel,) = (folder / "made").glob("*.whl")
@@ -211,6 +219,41 @@ class Installation(unittest.TestCase):
         wheel.rename(older)
         finished = suite.run([*command, "--check", older])
         self.assertEqual((finished.returncode, "its name says 2.5" in finished.stdout), (1, True), finished.stdout)
+
+    def test_a_wheel_with_native_backends(self):
+        """The package in it takes the one for its torch, says so in a line, and else says which ones there are."""
+        reason = suite.reason_without_native()
+        if reason:
+            self.skipTest(reason)
+        folder = temporary_folder(self)
+        bundle, own = folder / "bundle", folder / "own"
+        self.put_programs(bundle)
+        self.put_what_they_need(bundle)
+        own.mkdir()
+        for path in (suite.BUILD / "lib").glob("shoal_native-*.so"):
+            shutil.copy(path, own)
+        another = own / "shoal_native-torch-0.1-abi1.so"
+        shutil.copy(path, another)
+        command = [sys.executable, "-B", suite.TREE / "scripts/packages/wheel.py", "--native", own, bundle, folder / "made"]
+        finished = suite.run(command)
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        self.assertIn(another.name, finished.stdout)
+        (wheel,) = (folder / "made").glob("*.whl")
+        zipfile.ZipFile(wheel).extractall(folder / "installed")
+        inside = folder / "installed/shoal/_bundle/lib"
+
+        def backend():
+            environment = {"PYTHONPATH": str(folder / "installed"), "SHOAL_LIBRARY": ""}
+            said = suite.run([sys.executable, "-B", "-m", "shoal", "--no-test"], **environment).stdout
+            (line,) = [line for line in said.splitlines() if line.startswith("backend")]
+            return line
+
+        line = backend()
+        self.assertRegex(line, rf"^backend +native, {re.escape(str(inside))}/shoal_native-torch-")
+        (inside / pathlib.Path(line.split("native, ")[1]).name).unlink()
+        line = backend()
+        self.assertRegex(line, "^backend +in Python: ")
+        self.assertIn(another.name, line)
 
     def test_where_things_are(self):
         finished = suite.run([sys.executable, "-m", "shoal", "--no-test"])

@@ -69,6 +69,9 @@ def _load(wanted):
             break
     else:
         why = f"{file_name()} is not in {' or '.join(map(str, places))}"
+        others = sorted(path.name for folder in places for path in folder.glob("shoal_native-*.so"))
+        if others:
+            why += f", which has {', '.join(others)}"
     if wanted:
         raise ImportError(f"{VARIABLE} is 1, and the native backend cannot be used: {why}")
     return None, why
