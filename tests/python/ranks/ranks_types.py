@@ -7,6 +7,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from sample_tensors import DTYPES, check_equal, everybody, group, values
+from shoal import errors
 from torch.distributed import ReduceOp
 
 
@@ -163,6 +164,28 @@ def test_products_before_the_sum():
         assert out.tolist() == [total] * 2 and inputs[0].tolist() == [rank + 1] * 2
         dist.reduce_scatter_tensor(out.zero_(), whole := full(2 * size), op, group=group())
         assert out.tolist() == [total] * 2 and torch.all(whole == rank + 1)
+
+
+def test_products_of_integers():
+    """A factor that is a number of the tensor's type, whatever it is written as; another one is refused, and no tensor
+    is changed."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    for dtype, factor in ((torch.int64, 2.0), (torch.int16, torch.tensor(2.0)), (torch.uint8, torch.tensor(2))):
+        tensor = torch.full((4,), rank + 1, dtype=dtype)
+        dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor), group=group())
+        assert tensor.tolist() == [size * (size + 1)] * 4, tensor
+    for dtype, factor in ((torch.int32, 0.5), (torch.uint8, 300.0), (torch.uint8, -1.0), (torch.bool, 1.0)):
+        tensor = torch.ones(4, dtype=dtype)
+        op = dist._make_nccl_premul_sum(factor)
+        parts = [tensor] * size
+        for call in (
+            lambda: dist.all_reduce(tensor, op, group=group()),
+            lambda: dist.reduce(tensor, 0, op, group=group()),
+            lambda: dist.reduce_scatter(torch.empty_like(tensor), parts, op, group=group()),
+        ):
+            error = ranks.raises(errors.InvalidError, call)
+            assert "PREMUL_SUM" in str(error), error
+        assert torch.all(tensor == 1)
 
 
 def test_average():

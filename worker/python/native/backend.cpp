@@ -47,26 +47,41 @@ template <typename Options> Options as_sum(const Options &options)
     return sum;
 }
 
-void check_dense(const at::Tensor &tensor)
+/* Return the factor by which a tensor is multiplied: one of its type where that is the same number.
+ * Throws where the products would be no numbers of its type. */
+at::Tensor factor_for(const at::Tensor &tensor, const at::Tensor &factor)
 {
     if (tensor.layout() != c10::kStrided)
         throw Error(SHOAL_EINVALID, "PREMUL_SUM of a sparse tensor; shoal takes dense tensors");
+    at::ScalarType type = tensor.scalar_type();
+    if (at::can_cast(factor.scalar_type(), type))
+        return factor;
+    if (at::isIntegralType(type, false) && !factor.is_complex()) {
+        at::Tensor whole = factor.to(type);
+        if (whole.to(at::kDouble).equal(factor.to(at::kDouble)))
+            return whole;
+    }
+    throw Error(SHOAL_EINVALID, "PREMUL_SUM of " + std::string(c10::toString(type)) +
+                                    " with a factor that is none (" +
+                                    c10::toString(factor.scalar_type()) +
+                                    "): convert the tensor, or divide after the sum");
 }
 
 void scale(const Backend::List &tensors, const at::Tensor &factor)
 {
-    for (const auto &tensor : tensors) {
-        check_dense(tensor);
-        tensor.detach().mul_(factor);
-    }
+    Backend::List factors; /* all of them first: one that is refused leaves all as they are */
+    for (const auto &tensor : tensors)
+        factors.push_back(factor_for(tensor, factor));
+    for (size_t i = 0; i < tensors.size(); i++)
+        tensors[i].detach().mul_(factors[i]);
 }
 
 Backend::List scaled(const Backend::List &tensors, const at::Tensor &factor)
 {
     Backend::List products;
     for (const auto &tensor : tensors) {
-        check_dense(tensor);
-        products.push_back(tensor.detach().clone().mul_(factor));
+        at::Tensor by = factor_for(tensor, factor);
+        products.push_back(tensor.detach().clone().mul_(by));
     }
     return products;
 }

@@ -105,7 +105,22 @@ def flat(tensor):
 
 def product(tensor, factor):
     """Return flat() of the tensor times the factor, in memory of its own; without one flat() of the tensor."""
-    return flat(tensor) if factor is None else flat(tensor.detach().clone().mul_(factor))
+    return flat(tensor) if factor is None else flat(tensor.detach().clone().mul_(_factor_for(tensor, factor)))
+
+
+def _factor_for(tensor, factor):
+    """Return the factor by which a tensor is multiplied: one of its type where that is the same number."""
+    factor = torch.as_tensor(factor, dtype=None if isinstance(factor, torch.Tensor) else torch.float64)
+    if torch.can_cast(factor.dtype, tensor.dtype):
+        return factor
+    if tensor.dtype in DTYPES and not factor.is_complex():
+        whole = factor.to(tensor.dtype)
+        if whole.double().equal(factor.double()):
+            return whole
+    raise errors.InvalidError(
+        f"PREMUL_SUM of {tensor.dtype} with a factor that is none ({factor.dtype}): convert the tensor, or divide after"
+        " the sum"
+    )
 
 
 def _first_of_shared(tensor):
