@@ -319,7 +319,8 @@ START_TEST(test_open_arguments)
                                  .world_size = 2,
                                  .timeout_ms = 1000};
     BAD(shoal_open(&good, NULL), SHOAL_EINVALID, "job is NULL");
-    BAD(shoal_open(NULL, &job), SHOAL_EINVALID, "WORLD_SIZE");
+    struct shoal_options of_no_world = {.struct_size = sizeof(of_no_world), .rank_plus_1 = 1};
+    BAD(shoal_open(&of_no_world, &job), SHOAL_EINVALID, "WORLD_SIZE");
     BAD(shoal_open(&good, &job), SHOAL_EDISCONNECTED, "/nonexistent/socket");
 #define BAD_OPTION(field, value, words)                                                            \
     do {                                                                                           \
