@@ -1,5 +1,6 @@
 """Programs as their users run them: on Gloo or on shoal, to their end, with every process that they start."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -19,6 +20,7 @@ sys.path.insert(0, str(HERE.parent / "python"))
 import suite  # noqa: E402
 
 PROGRAMS = HERE / "programs"
+SHARED_MEMORY = pathlib.Path("/dev/shm")
 # What rank 0 says once of a job whose groups are shoal's.
 LINE = "shoal: this job's gloo groups are shoal's (SHOAL_AS=gloo)"
 # How a program gets its backend: "gloo" is what the programs ask for.
@@ -29,6 +31,21 @@ FAILING = 'TOLD {"what": "failing"'
 LIMIT_S = int(os.environ.get("FRAMEWORKS_LIMIT_S", "600"))
 
 _numbers = itertools.count()
+
+
+def remove_buffers():
+    """Remove the buffers that DeepSpeed's ranks leave in shared memory, 66 MiB each, where nobody has them mapped."""
+    buffers = list(SHARED_MEMORY.glob("deepspeed_allreduce_buffer_*"))
+    mapped = set()
+    for maps in pathlib.Path("/proc").glob("[0-9]*/maps") if buffers else ():
+        try:
+            mapped.update(line.split()[-1] for line in maps.read_text().splitlines() if "deepspeed" in line)
+        except OSError:
+            continue  # it has ended meanwhile, or is another user's
+    for path in buffers:
+        if str(path) not in mapped:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 @dataclasses.dataclass
@@ -56,9 +73,9 @@ class Finished:
 
 
 class Running:
-    """One or more commands that make one job together. on: one of frameworks_case.WAYS. each: what is added to the environment of
-    each command. path: a folder with the entry points of the package. copied: a folder of which the commands find a
-    copy where they run."""
+    """One or more commands that make one job together. on: one of frameworks_case.WAYS. each: what is added to the
+    environment of each command. path: a folder with the entry points of the package. copied: a folder of which the
+    commands find a copy where they run."""
 
     def __init__(self, commands, on, path, each=None, copied=None, **more):
         self.mark = f"{os.getpid()}.{next(_numbers)}"
@@ -169,5 +186,6 @@ class Running:
         self.end()
         for process in self.processes:
             process.wait()
+        remove_buffers()
         os.close(self.output)
         self.folder.cleanup()

@@ -23,7 +23,8 @@ class Digits(frameworks_case.FrameworksCase):
             for node in range(2)
         ]
         ranks = framework.sizes[0]
-        self.compare(framework, ranks, lambda port: [framework.nodes(node, port, ranks // 2) for node in range(2)], each)
+        commands = lambda port: [framework.nodes(node, port, ranks // 2) for node in range(2)]  # noqa: E731
+        self.compare(framework, ranks, commands, each)
 
     def compare(self, framework, ranks, commands, each=None, ways=BACKENDS):
         ends = self.run_on_all(framework, commands, ranks // len(each or [1]), each, ways=ways)

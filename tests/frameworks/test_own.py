@@ -67,7 +67,9 @@ BROUGHT = (
     of_torchft("manager_integ_test"),
     of_deepspeed("comm", "comm"),
     of_deepspeed("pipe", "pipe", "runtime/pipe"),
-    of_deepspeed("zero_contexts", *(f"runtime/zero/test_zero_context{what}.py" for what in ("", "_ancestry", "_return"))),
+    of_deepspeed(
+        "zero_contexts", *(f"runtime/zero/test_zero_context{what}.py" for what in ("", "_ancestry", "_return"))
+    ),
     of_deepspeed("moe", "v1/moe/test_moe.py", "v1/moe/test_moe_tp.py"),
     of_deepspeed("zero", "v1/zero"),
     of_deepspeed("half_precision", "v1/half_precision", "runtime/half_precision"),
