@@ -68,6 +68,9 @@ static const struct inherited cases[] = {
      0, false},
     {"SHOAL_JOB=mine; export SHOAL_JOB; exec $RUN -n 1 --job other -- sh -c 'echo job $SHOAL_JOB'",
      "job other", 0, false},
+    /* A run inside of a run is another one. */
+    {"exec $RUN -n 1 --job outer -- sh -c '$RUN -n 1 -- sh -c \"echo inner \\$SHOAL_JOB\"'",
+     "inner shoalrun-", 0, false},
     {"SHOAL_JOB=$(printf %64s | tr ' ' x); export SHOAL_JOB; exec $RUN -n 1 -- true",
      "SHOAL_JOB: must have 1 to 63 bytes", 2, false},
 };
@@ -151,8 +154,10 @@ START_TEST(test_serving_refused)
     static const char *const rows[][2] = {
         {"printf '' | $SERVE nowhere", "error -1 \"nowhere\" is no address"},
         {"printf '' | $SERVE 192.0.2.1", "error -9 cannot listen on 192.0.2.1"},
-        {"printf 'secret\\n127.0.0.1\\n' | $SERVE 127.0.0.1", "error -7 \"127.0.0.1\" is no host"},
-        {"printf 'secret\\n127.0.0.1 x\\n' | $SERVE 127.0.0.1", "error -7"},
+        {"printf 'secret\\n127.0.0.1\\n' | $SERVE 127.0.0.1", "error -7 line 2 of the input"},
+        {"printf 'secret\\n127.0.0.1 x here\\n' | $SERVE 127.0.0.1", "error -7"},
+        {"printf 'secret\\n127.0.0.1 70000 here\\n' | $SERVE 127.0.0.1", "error -7"},
+        {"printf 'secret\\n127.0.0.1 7000\\n' | $SERVE 127.0.0.1", "error -7"},
         {"printf '%01000d\\n' 0 | $SERVE 127.0.0.1", "error -7 a line of the input is too long"},
     };
     char *directory = suite_make_directory();

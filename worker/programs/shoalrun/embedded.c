@@ -44,7 +44,8 @@ static int embedded_tcp_listen(const struct embedded *embedded, struct embedded_
     if (bytes == 0)
         return error_set(error, ERR_INVALID, "\"%s\" is no address to listen on", host);
     /* Connections of a daemon that has ended may not be forgotten yet when the next one gets its
-     * port. They are of that mind if their listener was; a new port must be nobody else's. */
+     * port. They allow that if their listener had SO_REUSEADDR; a new port must be nobody else's.
+     */
     int again = *daemon->port != 0, always = 1, only = 0;
     int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     daemon->tcp_socket = fd;

@@ -25,7 +25,8 @@ const char *launch_usage(void)
            "  --node-rank N             which of them this is, counted from 0\n"
            "  --nodes N                 start N daemons, as N nodes of this machine\n"
            "  --cpu-nodes K             and K daemons without ranks, which own shards\n"
-           "  --job NAME                name of the job (default: one that no other run has)\n"
+           "  --job NAME                name of the job (default: SHOAL_JOB, else one that\n"
+           "                            no other run of this machine has)\n"
            "  --as BACKEND              shoal makes the groups that a program asks of this\n"
            "                            backend of PyTorch; only gloo is allowed (SHOAL_AS)\n"
            "  --provider NAME           libfabric provider of the started daemons\n"
@@ -115,7 +116,7 @@ static int launcher_take_option(struct launch_options *options, int option, char
     case 'n':
         return parse_count("-n", optarg, 1, LAUNCH_RANKS_MAX, &options->ranks_per_node, error);
     case OPTION_NODES:
-        return parse_count("--nodes", optarg, 1, LAUNCH_NODES_MAX, &options->nodes, error);
+        return parse_count("--nodes", optarg, 1, LAUNCH_MACHINES_MAX, &options->nodes, error);
     case OPTION_CPU_NODES:
         return parse_count("--cpu-nodes", optarg, 0, LAUNCH_NODES_MAX, &options->cpu_nodes, error);
     case OPTION_NODE_RANK: {
@@ -188,7 +189,7 @@ static int launcher_options_check(const struct launch_options *options, struct e
         return error_set(error, ERR_INVALID,
                          "--socket uses a running daemon; --nodes, --cpu-nodes, --provider, "
                          "--config and --verbose are for daemons that shoalrun starts");
-    if (options->nodes + options->cpu_nodes > LAUNCH_NODES_MAX)
+    if (!options->serve && options->nodes + options->cpu_nodes > LAUNCH_NODES_MAX)
         return error_set(error, ERR_INVALID, "--nodes and --cpu-nodes: %u daemons, at most %d",
                          options->nodes + options->cpu_nodes, LAUNCH_NODES_MAX);
     uint64_t ranks = (uint64_t)options->ranks_per_node * (options->nodes ? options->nodes : 1);

@@ -165,19 +165,26 @@ static int nodes_number(const char *name, uint64_t most, uint64_t *number, struc
     return code;
 }
 
-/* A host by its name, or by the first part of that. */
+/* Find a host by its name, or where one of the two is a name without a domain, by the first part of
+ * that. Two hosts that both fit so are none. */
 static bool nodes_find_host(struct nodes *nodes, const char *name)
 {
+    size_t label = strcspn(name, ".");
+    uint32_t fitting = 0;
     for (uint32_t i = 0; i < nodes->count; i++) {
         const char *address = nodes->hosts[i].address;
-        size_t label = strcspn(name, ".");
-        if (strcasecmp(address, name) == 0 ||
-            (strncasecmp(address, name, label) == 0 && strcspn(address, ".") == label)) {
+        size_t first = strcspn(address, ".");
+        if (strcasecmp(address, name) == 0) {
             nodes->self = i;
             return true;
         }
+        if (first == label && strncasecmp(address, name, label) == 0 &&
+            (!name[label] || !address[first])) {
+            nodes->self = i;
+            fitting++;
+        }
     }
-    return false;
+    return fitting == 1;
 }
 
 static int nodes_find_self(struct nodes *nodes, const struct launch_options *options,
@@ -244,12 +251,17 @@ static int nodes_compare(const void *one, const void *other)
                   ((const struct launch_host *)other)->address);
 }
 
+const char *nodes_job(const struct launch_options *options)
+{
+    return options->job ? options->job : env_text("SHOAL_RUN") ? NULL : env_text("SHOAL_JOB");
+}
+
 /* What no other run on these nodes has, as far as anybody has said. */
 static void nodes_set_mark(struct nodes *nodes, const struct launch_options *options,
                            const struct launched *launched)
 {
     uint64_t hash = LAUNCHED_HASH;
-    const char *job = options->job ? options->job : env_text("SHOAL_JOB");
+    const char *job = nodes_job(options);
     for (uint32_t i = 0; i < nodes->count; i++)
         hash = launched_hash(hash, nodes->hosts[i].address);
     if (launched->job[0])
@@ -290,7 +302,7 @@ int nodes_read(struct nodes *nodes, const struct launch_options *options, struct
         code = nodes_number(launched.ranks, LAUNCH_RANKS_MAX, &ranks, error);
         nodes->ranks = code == 0 ? (uint32_t)ranks : 0;
     }
-    if (code < 0 || nodes->count == 1)
+    if (code < 0 || nodes->count == 1 || !nodes->hosts)
         return code;
     if (launched.own_host && !options->hosts)
         qsort(nodes->hosts, nodes->count, sizeof(*nodes->hosts), nodes_compare);

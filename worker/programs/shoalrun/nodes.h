@@ -26,6 +26,10 @@ int nodes_read(struct nodes *nodes, const struct launch_options *options, struct
 int nodes_find_address(struct nodes *nodes, struct error *error);
 void nodes_clear(struct nodes *nodes);
 
+/* Return the name that the user has given to the job, by --job or SHOAL_JOB; NULL: none. A rank of
+ * an outer run has that run's name in SHOAL_JOB, which is not the inner run's. */
+const char *nodes_job(const struct launch_options *options);
+
 /* Write the hosts of a list into a new array: names divided by commas, with numbers in brackets as
  * Slurm has them ("gpu[03-07,12],cpu1"), or a JSON array of names. ERR_INVALID. */
 int nodes_expand(const char *list, struct launch_host **hosts, uint32_t *count,

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,6 +151,7 @@ static void serve_attend(struct served *served)
 static void serve_left_behind(struct served *served, char *const *environment)
 {
     struct error error = {0};
+    signal(SIGPIPE, SIG_IGN); /* whoever listens may be gone, and what is here is to be removed */
     setsid();
     serve_unbind();
     int code = serve_listen(served, environment, &error);

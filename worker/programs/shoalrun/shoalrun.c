@@ -251,7 +251,7 @@ static int run_job(struct run *run, char *const *environment, struct error *erro
 static int run_name(struct run *run, struct error *error)
 {
     uint64_t random = 0;
-    const char *name = run->options.job ? run->options.job : env_text("SHOAL_JOB");
+    const char *name = nodes_job(&run->options);
     if (name && strlen(name) >= sizeof(run->job))
         return error_set(error, ERR_INVALID, "SHOAL_JOB: must have 1 to %zu bytes",
                          sizeof(run->job) - 1);

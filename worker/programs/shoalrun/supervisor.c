@@ -99,13 +99,15 @@ static _Noreturn void child_execute(const struct supervisor *supervisor,
                                          dup2(start->output, STDERR_FILENO) < 0));
     for (uint32_t i = 0; !fails && i < start->inherited_count; i++)
         fails = fcntl(start->inherited[i], F_SETFD, 0) < 0;
+    int reason = errno;
     if (start->is_own)
         child_forget_signals();
     else
         child_give_back(supervisor);
-    if (!fails)
+    if (!fails) {
         execvpe(start->program, start->argv, start->environment);
-    int reason = errno;
+        reason = errno;
+    }
     ssize_t written = write(report, &reason, sizeof(reason));
     (void)written;
     _exit(127);

@@ -67,6 +67,21 @@ START_TEST(test_options_end_at_the_command)
 }
 END_TEST
 
+/* The daemons of one machine are few, and a run has many machines. */
+START_TEST(test_options_of_nodes)
+{
+    struct launch_options options;
+    struct error error = {0};
+    ck_assert_int_eq(
+        PARSE(&options, &error, "--serve", "127.0.0.1", "--nodes", "1024", "--node-rank", "1023"),
+        0);
+    ck_assert_uint_eq(options.nodes, 1024);
+    ck_assert_int_eq(PARSE(&options, &error, "--nodes", "128", "prog"), 0);
+    ck_assert_int_eq(PARSE(&options, &error, "--nodes", "129", "prog"), ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "129 daemons, at most 128"));
+}
+END_TEST
+
 static void refuse(char **words, const char *expected)
 {
     struct launch_options options;
@@ -91,7 +106,7 @@ START_TEST(test_options_refused)
     refuse(WORDS("-n"), "-n needs a value");
     refuse(WORDS("--nodes"), "--nodes needs a value");
     refuse(WORDS("--bogus", "-n", "1", "prog"), "unknown option --bogus");
-    refuse(WORDS("-n", "1", "--nodes", "129", "prog"), "--nodes: got \"129\"");
+    refuse(WORDS("-n", "1", "--nodes", "1025", "prog"), "--nodes: got \"1025\"");
     refuse(WORDS("-n", "1", "--nodes", "125", "--cpu-nodes", "4", "prog"), "129 daemons");
     refuse(WORDS("-n", "4096", "--nodes", "2", "prog"), "8192 ranks");
     refuse(WORDS("-n", "1", "--job", "", "prog"), "--job");
@@ -534,6 +549,7 @@ int main(void)
     Suite *suite = suite_create("launcher");
     TCase *options = tcase_create("options");
     tcase_add_test(options, test_options_all);
+    tcase_add_test(options, test_options_of_nodes);
     tcase_add_test(options, test_options_end_at_the_command);
     tcase_add_test(options, test_options_refused);
     tcase_add_test(options, test_options_help);
