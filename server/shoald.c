@@ -29,10 +29,11 @@
 #include "server/engine/engine.h"
 #include "server/sandbox/sandbox.h"
 
-/* The daemon's own descriptors, and those for another daemon: generous. A daemon of one run has no
- * port for metrics that many ask, and few strangers. */
+/* The daemon's own descriptors, and those for another daemon: generous. A daemon of one run has few
+ * strangers, and a port for metrics only with its live page. */
 #define OWN_DESCRIPTORS 128u
 #define OWN_DESCRIPTORS_OF_RUN 36u
+#define PAGE_DESCRIPTORS 17u
 #define PEER_DESCRIPTORS 8u
 /* What the daemon lowers its default of workers to. */
 #define LEAST_WORKERS 16u
@@ -251,7 +252,8 @@ static bool daemon_is_of_run(const struct daemon *daemon)
 static uint64_t daemon_descriptors_needed(const struct daemon *daemon)
 {
     bool of_run = daemon_is_of_run(daemon);
-    return (of_run ? OWN_DESCRIPTORS_OF_RUN : OWN_DESCRIPTORS) +
+    uint32_t page = daemon->config.metrics_port ? PAGE_DESCRIPTORS : 0;
+    return (of_run ? OWN_DESCRIPTORS_OF_RUN + page : OWN_DESCRIPTORS) +
            (uint64_t)PEER_DESCRIPTORS * daemon->config.server_count +
            control_descriptors_needed(&daemon->config, of_run);
 }
@@ -421,8 +423,10 @@ static void daemon_tell_failure(struct daemon *daemon, const struct error *failu
     credentials_clear(&daemon->credentials);
     if (daemon_start_credentials(daemon, &error) < 0)
         return;
-    if (control_create(&daemon->control, &options, &error) == 0)
-        control_run(daemon->control);
+    if (control_create(&daemon->control, &options, &error) < 0)
+        return;
+    daemon_start_sandbox(daemon, &error);
+    control_run(daemon->control);
 }
 
 static int (*const starts[])(struct daemon *daemon, struct error *error) = {

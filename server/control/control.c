@@ -219,9 +219,12 @@ static void control_on_signal(evutil_socket_t fd, short what, void *argument)
     } else if (number == SIGUSR1) {
         log_info(control->log, "this node has no more ranks; the daemon ends when no node has");
         coordinator_retire(control->coordinator, clock_now_ns());
-    } else if (control->options.failure) {
-        log_info(control->log, "%s: the other daemons are told first why this one has not started",
-                 strsignal(number));
+    } else if (control->options.failure && !control->draining) {
+        struct timeval soon = {CONTROL_FLUSH_S, 0};
+        log_info(control->log, "%s: the other daemons have %d s to hear why this one cannot start",
+                 strsignal(number), CONTROL_FLUSH_S);
+        control->draining = true;
+        evtimer_add(control->stop_event, &soon);
     } else if (control->draining) {
         log_warning(control->log, "%s again: ending at once", strsignal(number));
         control->result = ERR_STATE;

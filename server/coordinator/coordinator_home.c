@@ -144,10 +144,9 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
                   coordinator_node_name(c, (uint32_t)before));
     } else if (c->draining) {
         coordinator_drain_error(c, &refusal);
-    } else if (home_runs_otherwise(c, message, &refusal) < 0) {
-        /* this rank waits for nobody */
-    } else if (!gathering && unable_refuses(c, node, message, &refusal)) {
-        /* one of its ranks cannot join */
+    } else if (home_runs_otherwise(c, message, &refusal) < 0 ||
+               (!gathering && unable_refuses(c, node, message, &refusal))) {
+        /* this rank waits for nobody, or one of its ranks cannot join */
     } else if (!gathering && home_make_room(c, message->uid, &refusal) == 0) {
         gathering = home_begin_gathering(c, message);
         if (!gathering)

@@ -503,11 +503,12 @@ void job_close_in_engine(struct coordinator *c, struct job *job);
 void job_worker_removed(struct coordinator *c, struct job *job); /* * */
 
 /* --- coordinator_member.c, the workers of this node as members of jobs: may call jobs. All but
- * the first three may free the worker. */
+ * member_gathers may free the worker. */
 /* Whether it waits for the others of a job that begins. */
 bool member_gathers(const struct worker *worker);
-/* When it has not been told, and can be. */
-void member_ask_home(struct coordinator *c, struct worker *worker);
+/* Tell its home of it, when that can be told. Returns false where the worker is refused, and is no
+ * more: its home's daemon cannot start. */
+bool member_ask_home(struct coordinator *c, struct worker *worker);
 /* Refuse those who wait for a home whose daemon cannot start. */
 void member_refuse_unable(struct coordinator *c);
 void member_home_lost(struct coordinator *c, struct worker *worker);

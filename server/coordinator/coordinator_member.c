@@ -78,14 +78,15 @@ void member_home_lost(struct coordinator *c, struct worker *worker)
                                : UINT64_MAX;
 }
 
-void member_ask_home(struct coordinator *c, struct worker *worker)
+bool member_ask_home(struct coordinator *c, struct worker *worker)
 {
     struct error why;
     worker->home = member_home(c, worker);
     if (!coordinator_reaches(c, worker->home)) {
-        if (!coordinator_recovers(c, worker->recovery) && unable_node(c, worker->home, &why))
-            worker_refuse(c, worker, why.code, why.text);
-        return;
+        if (coordinator_recovers(c, worker->recovery) || !unable_node(c, worker->home, &why))
+            return true;
+        worker_refuse(c, worker, why.code, why.text);
+        return false;
     }
     struct message message = {
         .type = MESSAGE_JOB_JOIN,
@@ -103,6 +104,7 @@ void member_ask_home(struct coordinator *c, struct worker *worker)
     snprintf(message.job, sizeof(message.job), "%s", worker->name);
     worker->asked = true;
     coordinator_send(c, worker->home, &message);
+    return true;
 }
 
 void member_refuse_unable(struct coordinator *c)

@@ -95,7 +95,7 @@ static void handshake_say_failure(struct control_peer *peer)
         return;
     control->told[peer->node] = true;
     if (++control->told_count + 1 == control->config->server_count) {
-        struct timeval soon = {0, CONTROL_TOLD_MS * 1000};
+        struct timeval soon = {0, CONTROL_TOLD_MS * 1000L};
         evtimer_add(control->stop_event, &soon);
     }
 }

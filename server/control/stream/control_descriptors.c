@@ -14,7 +14,7 @@
 #define PATIENCE_NS (5 * NS_PER_S) /* that connections wait for a descriptor */
 #define REFUSED_AT_ONCE 16
 
-/* Of what users have under way it is that of one of them, with two messages that go beyond it. */
+/* What users have under way counts as one user's limit, and two messages that go beyond it. */
 uint64_t control_descriptors_needed(const struct config *config, bool one_user)
 {
     uint64_t used =

@@ -249,7 +249,8 @@ int admin_create(struct admin **created, struct control *control, struct error *
         admin_free(admin);
         return error_set(error, ERR_MEMORY, "no memory for the administration");
     }
-    if (config->metrics_port != 0 && admin_serve_metrics(admin, error) < 0) {
+    bool serves = config->metrics_port != 0 && !control->options.failure;
+    if (serves && admin_serve_metrics(admin, error) < 0) {
         admin_free(admin);
         return ERR_SYSTEM;
     }

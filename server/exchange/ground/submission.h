@@ -11,7 +11,8 @@
 
 /* With LAYOUT_MAX_CHUNKS for the chunks of a group, these bound what workers can make the daemon
  * keep, and how much of it one turn of the engine may have to look through: collectives of a group;
- * requests of a rank in all its groups, of which the library has 1288 at the most. */
+ * requests of a rank in all its groups, which are at most as many as entries of the largest ring
+ * (worker/progress/progress.h). */
 #define SUBMISSION_COLLECTIVES_MAX 65536u
 #define SUBMISSION_REQUESTS_MAX 32768u
 /* Sends and receives of a rank in all its groups; the library has fewer under way. */
