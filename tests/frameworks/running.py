@@ -39,11 +39,11 @@ def remove_buffers():
     mapped = set()
     for maps in pathlib.Path("/proc").glob("[0-9]*/maps") if buffers else ():
         try:
-            mapped.update(line.split()[-1] for line in maps.read_text().splitlines() if "deepspeed" in line)
+            mapped.update(line.split()[-1] for line in maps.read_bytes().splitlines() if b"deepspeed" in line)
         except OSError:
             continue  # it has ended meanwhile, or is another user's
     for path in buffers:
-        if str(path) not in mapped:
+        if os.fsencode(path) not in mapped:
             with contextlib.suppress(OSError):
                 path.unlink()
 

@@ -197,7 +197,10 @@ class ForkedRanks:
 def _holds(pid, folders):
     """Whether a process has something open in one of the folders, as daemons and who serves them have the lock."""
     for number in os.listdir(f"/proc/{pid}/fd"):
-        path = os.readlink(f"/proc/{pid}/fd/{number}")
+        try:
+            path = os.readlink(f"/proc/{pid}/fd/{number}")
+        except OSError:
+            continue  # it was closed meanwhile
         if any(path.startswith(f"{folder}/lock.") for folder in folders):
             return True
     return False

@@ -174,7 +174,9 @@ def test_products_of_integers():
         tensor = torch.full((4,), rank + 1, dtype=dtype)
         dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor), group=group())
         assert tensor.tolist() == [size * (size + 1)] * 4, tensor
-    for dtype, factor in ((torch.int32, 0.5), (torch.uint8, 300.0), (torch.uint8, -1.0), (torch.bool, 1.0)):
+    none = ((torch.int32, 0.5), (torch.uint8, 300.0), (torch.uint8, -1.0), (torch.bool, 1.0))
+    none += ((torch.uint8, torch.tensor(300)), (torch.uint8, torch.tensor(-1)), (torch.int16, torch.tensor(1 << 20)))
+    for dtype, factor in none:
         tensor = torch.ones(4, dtype=dtype)
         op = dist._make_nccl_premul_sum(factor)
         parts = [tensor] * size

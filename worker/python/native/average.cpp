@@ -60,15 +60,10 @@ c10::intrusive_ptr<c10::ivalue::Future> Averages::start(c10d::GradBucket &bucket
 
 void Averages::begin()
 {
-    std::vector<Bucket> given_up; /* of a pass that has raised; they go on by themselves */
+    settle(); /* a pass that has raised has left some, where no forward pass came in between */
     std::lock_guard<std::mutex> held(lock);
-    given_up.swap(under_way);
     finishing.clear();
     step = Numbers();
-    if (!given_up.empty())
-        throw Error(SHOAL_ESTATE,
-                    "an earlier backward pass raised, and its averages may since have come into "
-                    "these gradients: run the forward pass again before the backward pass");
 }
 
 void Averages::settle()

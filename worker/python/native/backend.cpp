@@ -54,7 +54,7 @@ at::Tensor factor_for(const at::Tensor &tensor, const at::Tensor &factor)
     if (tensor.layout() != c10::kStrided)
         throw Error(SHOAL_EINVALID, "PREMUL_SUM of a sparse tensor; shoal takes dense tensors");
     at::ScalarType type = tensor.scalar_type();
-    if (at::can_cast(factor.scalar_type(), type))
+    if (!at::isIntegralType(type, true) && at::can_cast(factor.scalar_type(), type))
         return factor;
     if (at::isIntegralType(type, false) && !factor.is_complex()) {
         at::Tensor whole = factor.to(type);
@@ -62,9 +62,8 @@ at::Tensor factor_for(const at::Tensor &tensor, const at::Tensor &factor)
             return whole;
     }
     throw Error(SHOAL_EINVALID, "PREMUL_SUM of " + std::string(c10::toString(type)) +
-                                    " with a factor that is none (" +
-                                    c10::toString(factor.scalar_type()) +
-                                    "): convert the tensor, or divide after the sum");
+                                    " by a factor that is no number of that type: convert the "
+                                    "tensor, or divide after the sum");
 }
 
 void scale(const Backend::List &tensors, const at::Tensor &factor)

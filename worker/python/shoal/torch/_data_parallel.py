@@ -169,10 +169,11 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
             super().register_comm_hook(state, hook)
             return
         self._check_comm_hook(hook)
+        name = hook.__qualname__  # torch wants it too; what has none is refused before anything has changed
         self._averages.hand_over(state, hook)
         self._averages, self._hooked = None, True
         self._comm_hooks.append((hook, state))
-        self.logger._set_comm_hook_name(hook.__qualname__)
+        self.logger._set_comm_hook_name(name)
 
     def _register_builtin_comm_hook(self, comm_hook_type):
         if self._averages is not None:

@@ -27,7 +27,6 @@ import itertools
 import json
 import os
 import secrets
-import select
 import socket
 import sys
 import time
@@ -70,9 +69,15 @@ class Place:
         """The meeting in which its daemon was started, while that lives; else None."""
         if self._membership is None:
             return None
-        poll = select.poll()
-        poll.register(self._membership, 0)  # an error is told in any case: nobody reads any more
-        return None if poll.poll(0) else self._started
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(self.socket_path)
+            except BlockingIOError:
+                pass  # it is there, and busy
+            except OSError:
+                return None
+        return self._started
 
     def of_job(self, job, name=None, local_rank=-1, local_size=None):
         """The same for another job; the embedded daemon stays alive for it too."""

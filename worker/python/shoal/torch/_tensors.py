@@ -111,14 +111,15 @@ def product(tensor, factor):
 def _factor_for(tensor, factor):
     """Return the factor by which a tensor is multiplied: one of its type where that is the same number."""
     factor = torch.as_tensor(factor, dtype=None if isinstance(factor, torch.Tensor) else torch.float64)
-    if torch.can_cast(factor.dtype, tensor.dtype):
-        return factor
-    if tensor.dtype in DTYPES and not factor.is_complex():
+    if tensor.dtype.is_floating_point or tensor.is_complex():
+        if torch.can_cast(factor.dtype, tensor.dtype):
+            return factor
+    elif tensor.dtype in DTYPES and not factor.is_complex():
         whole = factor.to(tensor.dtype)
         if whole.double().equal(factor.double()):
             return whole
     raise errors.InvalidError(
-        f"PREMUL_SUM of {tensor.dtype} with a factor that is none ({factor.dtype}): convert the tensor, or divide after"
+        f"PREMUL_SUM of {tensor.dtype} by a factor that is no number of that type: convert the tensor, or divide after"
         " the sum"
     )
 
