@@ -1,5 +1,6 @@
 /* What one user's ranks hand to the engine, as much and as awkwardly as they can, does not hold up
  * the collectives of another. */
+#include <poll.h>
 #include <string.h>
 
 #include "common/format/arena.h"
@@ -8,6 +9,7 @@
 #include "tests/lib/worker/hostile_rank.h"
 
 #define SUBMISSIONS 40000u
+#define UNREAD_TRIES 2000
 /* A collective takes some milliseconds beside the attack, on a busy machine tens of them. It took
  * 12 s. */
 #define MOST_MS 3000
@@ -38,9 +40,14 @@ static void hostile_submit(struct hostile_rank *rank, uint32_t count)
                                       .in_offset = rank->arena.data_offset,
                                       .out_offset = rank->arena.data_offset,
                                       .priority = SUBMISSIONS - i};
-        if (!arena_push_submission(&rank->arena, &it))
-            return; /* it is not read any more */
+        for (int tries = 0; !arena_push_submission(&rank->arena, &it); tries++) {
+            if (tries == UNREAD_TRIES)
+                return; /* it is not read any more */
+            hostile_ring(rank);
+            poll(NULL, 0, 1); /* for room in the ring, of which nobody tells */
+        }
     }
+    hostile_ring(rank);
 }
 
 /* A rank alone: what it submits is done as fast as the engine takes it. Then it leaves. */
