@@ -8,22 +8,26 @@
 
 #define TAIL_BYTES 4096
 #define PATH_BYTES 128
-#define ERROR_MARK " error: " /* of log.c, before the text */
+#define ERROR_MARK " error: " /* of log.c, behind the time and the program */
 
-/* Read the end of a file of this user, as text; its length, 0: there is none. */
+/* Read the end of a file of this user, as whole lines; return its length, 0: there is none. */
 static size_t tail_read(const char *path, char tail[TAIL_BYTES + 1])
 {
+    off_t from = 0;
     struct stat status;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     ssize_t bytes = 0;
     if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
         status.st_uid == geteuid()) {
-        off_t from = status.st_size > TAIL_BYTES ? status.st_size - TAIL_BYTES : 0;
+        from = status.st_size > TAIL_BYTES ? status.st_size - TAIL_BYTES : 0;
         bytes = pread(fd, tail, TAIL_BYTES, from);
     }
     if (fd >= 0)
         close(fd);
     tail[bytes > 0 ? bytes : 0] = '\0';
+    char *begin = from > 0 ? strchr(tail, '\n') : NULL;
+    if (begin)
+        memmove(tail, begin, strlen(begin) + 1);
     return strlen(tail);
 }
 
@@ -33,8 +37,8 @@ static const char *tail_choose(char *tail)
     const char *chosen = NULL, *last = "";
     char *rest = NULL;
     for (char *line = strtok_r(tail, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        const char *mark = strstr(line, ERROR_MARK);
-        if (mark)
+        const char *mark = strstr(line, ERROR_MARK), *colon = strstr(line, ": ");
+        if (mark && colon == mark + strlen(ERROR_MARK) - 2)
             chosen = mark + strlen(ERROR_MARK);
         last = line;
     }

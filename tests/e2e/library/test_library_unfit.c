@@ -216,10 +216,11 @@ static void up_to_run(struct library_rank *self)
             ck_assert_uint_eq(got, size);
             ck_assert_int_ge(source, 1);
             ck_assert(any || source == from);
-            for (size_t k = 0; k < LARGE; k++)
-                if (memcmp(&data[k], k < size ? &(double){source * 1e6 + (double)k} : &untouched,
-                           sizeof(*data)) != 0)
+            for (size_t k = 0; k < LARGE; k++) {
+                double wanted = k < size ? source * 1e6 + (double)k : untouched;
+                if (memcmp(&data[k], &wanted, sizeof(*data)) != 0)
                     ck_abort_msg("%zu: element %zu is %g", size, k, data[k]);
+            }
         }
         GOOD(shoal_barrier(world, NULL));
         give_back(self, data, in_arena);
