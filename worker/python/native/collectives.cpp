@@ -8,6 +8,7 @@ namespace shoal_native
 namespace
 {
 
+using Started = Collectives::Started;
 using List = Collectives::List;
 using Lists = Collectives::Lists;
 
@@ -81,8 +82,7 @@ std::vector<Parts> equal_parts_of(const List &wholes, int size)
 
 } // namespace
 
-Collectives::Started Collectives::all_reduce(const List &tensors,
-                                             const c10d::AllreduceOptions &options)
+Started Collectives::all_reduce(const List &tensors, const c10d::AllreduceOptions &options)
 {
     std::vector<Reduction> as;
     if (failed || !take_list(tensors) || !take_reduction(tensors, options.reduceOp, &as))
@@ -96,7 +96,7 @@ Collectives::Started Collectives::all_reduce(const List &tensors,
                  });
 }
 
-Collectives::Started Collectives::reduce(const List &tensors, const c10d::ReduceOptions &options)
+Started Collectives::reduce(const List &tensors, const c10d::ReduceOptions &options)
 {
     std::vector<Reduction> as;
     if (failed || !take_list(tensors) || !take_reduction(tensors, options.reduceOp, &as))
@@ -110,8 +110,7 @@ Collectives::Started Collectives::reduce(const List &tensors, const c10d::Reduce
                  });
 }
 
-Collectives::Started Collectives::broadcast(const List &tensors,
-                                            const c10d::BroadcastOptions &options)
+Started Collectives::broadcast(const List &tensors, const c10d::BroadcastOptions &options)
 {
     if (failed || !take_list(tensors))
         return {};
@@ -123,7 +122,7 @@ Collectives::Started Collectives::broadcast(const List &tensors,
                  });
 }
 
-Collectives::Started Collectives::barrier(const c10d::BarrierOptions &options)
+Started Collectives::barrier(const c10d::BarrierOptions &options)
 {
     if (failed)
         return {};
@@ -132,8 +131,8 @@ Collectives::Started Collectives::barrier(const c10d::BarrierOptions &options)
     });
 }
 
-Collectives::Started Collectives::all_gather(const Lists &outputs, const List &tensors,
-                                             const c10d::AllgatherOptions &options)
+Started Collectives::all_gather(const Lists &outputs, const List &tensors,
+                                const c10d::AllgatherOptions &options)
 {
     if (failed || !take_list(tensors) || !take_lists(outputs, tensors.size(), size) ||
         !fit(outputs, tensors))
@@ -142,8 +141,8 @@ Collectives::Started Collectives::all_gather(const Lists &outputs, const List &t
                       listed(tensors, outputs));
 }
 
-Collectives::Started Collectives::all_gather_into_tensors(const List &outputs, const List &tensors,
-                                                          const c10d::AllgatherOptions &options)
+Started Collectives::all_gather_into_tensors(const List &outputs, const List &tensors,
+                                             const c10d::AllgatherOptions &options)
 {
     if (failed || !take_list(outputs) || !take_list(tensors) || !fit(outputs, tensors))
         return {};
@@ -151,8 +150,8 @@ Collectives::Started Collectives::all_gather_into_tensors(const List &outputs, c
                       equal_parts_of(outputs, size), {tensors, outputs});
 }
 
-Collectives::Started Collectives::reduce_scatter(const List &outputs, const Lists &tensors,
-                                                 const c10d::ReduceScatterOptions &options)
+Started Collectives::reduce_scatter(const List &outputs, const Lists &tensors,
+                                    const c10d::ReduceScatterOptions &options)
 {
     if (failed || !take_list(outputs) || !take_lists(tensors, outputs.size(), size) ||
         !fit(tensors, outputs))
@@ -161,8 +160,8 @@ Collectives::Started Collectives::reduce_scatter(const List &outputs, const List
                         from_lists(outputs, tensors));
 }
 
-Collectives::Started Collectives::reduce_scatter_tensors(const List &outputs, const List &tensors,
-                                                         const c10d::ReduceScatterOptions &options)
+Started Collectives::reduce_scatter_tensors(const List &outputs, const List &tensors,
+                                            const c10d::ReduceScatterOptions &options)
 {
     if (failed || !take_list(outputs) || !take_list(tensors) || !fit(tensors, outputs))
         return {};
@@ -170,8 +169,8 @@ Collectives::Started Collectives::reduce_scatter_tensors(const List &outputs, co
                         from_lists(outputs, {tensors}));
 }
 
-Collectives::Started Collectives::gather(const Lists &outputs, const List &tensors,
-                                         const c10d::GatherOptions &options)
+Started Collectives::gather(const Lists &outputs, const List &tensors,
+                            const c10d::GatherOptions &options)
 {
     bool is_root = options.rootRank == rank;
     if (failed || !take_list(tensors) ||
@@ -189,8 +188,8 @@ Collectives::Started Collectives::gather(const Lists &outputs, const List &tenso
                  });
 }
 
-Collectives::Started Collectives::scatter(const List &outputs, const Lists &tensors,
-                                          const c10d::ScatterOptions &options)
+Started Collectives::scatter(const List &outputs, const Lists &tensors,
+                             const c10d::ScatterOptions &options)
 {
     bool is_root = options.rootRank == rank;
     if (failed || !take_list(outputs) ||
@@ -208,8 +207,8 @@ Collectives::Started Collectives::scatter(const List &outputs, const Lists &tens
                  });
 }
 
-Collectives::Started Collectives::all_to_all(const List &outputs, const List &tensors,
-                                             const c10d::AllToAllOptions &options)
+Started Collectives::all_to_all(const List &outputs, const List &tensors,
+                                const c10d::AllToAllOptions &options)
 {
     if (failed || !take_listed(outputs, size) || !take_listed(tensors, size) ||
         outputs[0].scalar_type() != tensors[0].scalar_type())
@@ -218,11 +217,10 @@ Collectives::Started Collectives::all_to_all(const List &outputs, const List &te
                     moved_dtype(tensors[0]), {tensors, outputs});
 }
 
-Collectives::Started Collectives::all_to_all_single(const at::Tensor &output,
-                                                    const at::Tensor &tensor,
-                                                    const std::vector<int64_t> &output_sizes,
-                                                    const std::vector<int64_t> &input_sizes,
-                                                    const c10d::AllToAllOptions &options)
+Started Collectives::all_to_all_single(const at::Tensor &output, const at::Tensor &tensor,
+                                       const std::vector<int64_t> &output_sizes,
+                                       const std::vector<int64_t> &input_sizes,
+                                       const c10d::AllToAllOptions &options)
 {
     Parts from, to;
     if (failed || !take(output) || !take(tensor) || output.scalar_type() != tensor.scalar_type() ||
@@ -232,7 +230,7 @@ Collectives::Started Collectives::all_to_all_single(const at::Tensor &output,
                     {{tensor}, {output}});
 }
 
-Collectives::Started Collectives::send(const List &tensors, int peer, int tag)
+Started Collectives::send(const List &tensors, int peer, int tag)
 {
     if (failed || !take_list(tensors))
         return {};
@@ -245,7 +243,7 @@ Collectives::Started Collectives::send(const List &tensors, int peer, int tag)
         peer);
 }
 
-Collectives::Started Collectives::recv(const List &tensors, int peer, int tag)
+Started Collectives::recv(const List &tensors, int peer, int tag)
 {
     if (failed || !take_list(tensors))
         return {};
@@ -255,24 +253,22 @@ Collectives::Started Collectives::recv(const List &tensors, int peer, int tag)
             return session->library->recv(handle, tensors[i].data_ptr(), moved_count(tensors[i]),
                                           moved_dtype(tensors[i]), peer, tag, request);
         },
-        peer, true);
+        peer);
 }
 
-Collectives::Started Collectives::recv_any(const List &tensors, int tag)
+Started Collectives::recv_any(const List &tensors, int tag)
 {
     if (failed || !take_list(tensors) || tensors.size() != 1)
         return {};
     Tensors used = in_place(tensors);
     used.source = std::make_shared<int>(-1);
     int *source = used.source.get();
-    return start(
-        1, "recv from any rank of the group", timeout, std::move(used),
-        [&](size_t i, shoal_request **request) {
-            return session->library->recv_any(handle, tensors[i].data_ptr(),
-                                              moved_count(tensors[i]), moved_dtype(tensors[i]), tag,
-                                              source, request);
-        },
-        -1, true);
+    return start(1, "recv from any rank of the group", timeout, std::move(used),
+                 [&](size_t i, shoal_request **request) {
+                     return session->library->recv_any(
+                         handle, tensors[i].data_ptr(), moved_count(tensors[i]),
+                         moved_dtype(tensors[i]), tag, source, request);
+                 });
 }
 
 /* Whether this rank's part in each list is as large as its tensor. */
@@ -296,9 +292,8 @@ bool Collectives::fit(const List &wholes, const List &parts) const
 }
 
 /* parts: where each rank's tensor goes. */
-Collectives::Started Collectives::gather_all(const char *verb, Milliseconds limit,
-                                             const List &tensors, const std::vector<Parts> &parts,
-                                             Tensors &&used)
+Started Collectives::gather_all(const char *verb, Milliseconds limit, const List &tensors,
+                                const std::vector<Parts> &parts, Tensors &&used)
 {
     return start(
         tensors.size(), verb, limit, std::move(used), [&](size_t i, shoal_request **request) {
@@ -309,10 +304,9 @@ Collectives::Started Collectives::gather_all(const char *verb, Milliseconds limi
 }
 
 /* parts: what is for each rank. */
-Collectives::Started Collectives::scatter_sums(const char *verb,
-                                               const c10d::ReduceScatterOptions &options,
-                                               const List &outputs, const std::vector<Parts> &parts,
-                                               Tensors &&used)
+Started Collectives::scatter_sums(const char *verb, const c10d::ReduceScatterOptions &options,
+                                  const List &outputs, const std::vector<Parts> &parts,
+                                  Tensors &&used)
 {
     std::vector<Reduction> as;
     if (!take_reduction(outputs, options.reduceOp, &as))
@@ -325,9 +319,8 @@ Collectives::Started Collectives::scatter_sums(const char *verb,
                  });
 }
 
-Collectives::Started Collectives::exchange(const char *verb, const c10d::AllToAllOptions &options,
-                                           const Parts &from, const Parts &to, shoal_dtype dtype,
-                                           Tensors &&used)
+Started Collectives::exchange(const char *verb, const c10d::AllToAllOptions &options,
+                              const Parts &from, const Parts &to, shoal_dtype dtype, Tensors &&used)
 {
     return start(1, verb, options.timeout, std::move(used), [&](size_t, shoal_request **request) {
         return session->library->all_to_all_v(handle, from.places.data(), from.counts.data(),
@@ -337,15 +330,15 @@ Collectives::Started Collectives::exchange(const char *verb, const c10d::AllToAl
 
 /* call(i, request) starts request i of `count`. */
 template <typename Start>
-Collectives::Started Collectives::start(size_t count, const char *verb, Milliseconds limit,
-                                        Tensors &&used, const Start &call, int peer, bool receives)
+Started Collectives::start(size_t count, const char *verb, Milliseconds limit, Tensors &&used,
+                           const Start &call, int peer)
 {
     auto tensors = std::make_shared<const Tensors>(std::move(used));
     session->expire_oldest();
     Starting starting(*session);
     if (!starting.entered)
         return {};
-    Call said{verb, peer, ++sequence, limit.count() > 0 ? limit : timeout.load(), receives};
+    Call said{verb, peer, ++sequence, limit.count() > 0 ? limit : timeout.load()};
     Operations operations;
     operations.reserve(count);
     for (size_t i = 0; i < count; i++) {

@@ -14,7 +14,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "worker/python/native/library.hpp"
 
@@ -27,24 +26,6 @@ using Milliseconds = std::chrono::milliseconds;
 class Group;
 class Operation;
 
-/* Whether this is the process that made it, or one that was forked from that. The kernel empties a
- * page in a forked child: to ask for the process's number in each call would be a system call. */
-class OwnProcess
-{
-  public:
-    OwnProcess();
-    OwnProcess(const OwnProcess &) = delete;
-    ~OwnProcess();
-
-    bool is_own() const
-    {
-        return *mark != 0;
-    }
-
-  private:
-    volatile unsigned char *mark;
-};
-
 /* The operations of a job. Its thread sleeps unless an operation is watched. Threads keep it, so
  * that it is never destroyed while they sleep in it: not in a forked child either, where they are
  * not. */
@@ -55,10 +36,7 @@ class Session : public std::enable_shared_from_this<Session>
     Session(std::shared_ptr<const Library> library, shoal_job *job);
 
     /* False in a process that was forked from the job's. */
-    bool own_process() const
-    {
-        return process.is_own();
-    }
+    bool own_process() const;
     /* Whether collectives may be started: its own process, and not closed. */
     bool open() const
     {
@@ -103,7 +81,6 @@ class Session : public std::enable_shared_from_this<Session>
     bool quiet_but_for(std::thread::id caller) const;
 
     const pid_t pid;
-    const OwnProcess process;
     std::mutex lock;
     std::condition_variable changed;
     std::list<std::shared_ptr<Operation>> under_way;
@@ -151,7 +128,6 @@ struct Call {
     int peer;         /* a rank of the group; -1: none is named */
     uint64_t number;  /* of the group's calls */
     Milliseconds timeout;
-    bool receives; /* a wait whose time runs out ends it, and the group with it */
 };
 
 /* One request of the library, the memory that it uses, and how it went.
@@ -231,7 +207,7 @@ class Operation : public std::enable_shared_from_this<Operation>
     std::mutex moving;                   /* of the state */
     std::atomic<State> state{RUNNING};
     std::optional<Error> error;
-    std::vector<std::function<void(const Error *)>> listeners; /* under `moving` */
+    std::deque<std::function<void(const Error *)>> listeners; /* under `moving` */
 };
 
 } // namespace shoal_native
