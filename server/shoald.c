@@ -35,7 +35,7 @@
 #define OWN_DESCRIPTORS_OF_RUN 36u
 #define PAGE_DESCRIPTORS 17u
 #define PEER_DESCRIPTORS 8u
-/* What the daemon lowers its default of workers to. */
+/* The daemon lowers its default of workers to no fewer than these. */
 #define LEAST_WORKERS 16u
 #define LEAST_WORKERS_OF_RUN 2u
 

@@ -447,8 +447,8 @@ SHOAL_API void shoal_request_free(shoal_request *request);
  * lock that the callback takes, and `argument` must be ready. It may start collectives and free the
  * request; it must not block, wait for requests or close the job.
  *
- * What may be freed when: the request by the callback or later, once; by shoal_wait or
- * shoal_request_free before, and the callback is called all the same. It may run after a shoal_wait
+ * The callback may free the request, or the caller later, once. shoal_wait and shoal_request_free
+ * may also free it before, and the callback is called all the same. It may run after a shoal_wait
  * for the request has returned, so `argument` is free when the callback has run, or shoal_close has
  * returned. The buffers are free as soon as the callback runs. SHOAL_ESTATE: the request has a
  * callback already. SHOAL_ETIMEOUT: all ranks have come to it, and one has not gone on in the job's

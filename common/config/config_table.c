@@ -37,7 +37,8 @@
 #define PATH_MOST (CONFIG_PATH_BYTES - 1)
 /* What sockaddr_un has room for. */
 #define SOCKET_PATH_MOST 107
-/* Of the longest host with the longest port. That the host itself is no longer is seen apart. */
+/* An endpoint has room for the longest host, ":" and five digits. The parser checks the host's own
+ * length. */
 #define ENDPOINT_MOST (ADDRESS_MOST + 6)
 
 static const char *const instruction_sets[] = {"auto", "scalar", "avx2", "avx512", NULL};

@@ -47,8 +47,7 @@ enum wire_type {
 #define WIRE_SEND_TAG_MAX 0x7fffffffu
 #define WIRE_SEND_TAG_SHIFT 32
 
-/* Of a receive, in place of an operation: whether it takes just its count, as the send must give
- * it, or what was sent up to that. */
+/* A receive has this in place of an operation: it takes exactly its count, or up to that. */
 enum wire_take { WIRE_TAKE_ALL = 0, WIRE_TAKE_UP_TO = 1 };
 
 /* How a payload is encoded. */

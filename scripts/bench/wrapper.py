@@ -116,7 +116,7 @@ class Side:
             os._exit(code)
 
     def ask(self, word, number=0):
-        """What rank 0 answers, when all have."""
+        """Return rank 0's answer, once all ranks have answered."""
         for file in self.orders:
             print(word, number, file=file, flush=True)
         answers = [file.readline() for file in self.answers]

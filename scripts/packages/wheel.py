@@ -30,7 +30,7 @@ PROGRAMS = ("shoald", "shoalctl", "shoalrun", "shoalperf")
 # glibc's own.
 SYSTEM = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil)\.so\.\d+$")
 NATIVE = "shoal_native-*.so"
-# What torch has loaded before a native backend.
+# These libraries are loaded when a native backend is: torch has loaded them.
 TORCHS = re.compile(r"(libtorch|libtorch_cpu|libtorch_python|libc10)\.so$|(libstdc\+\+|libgcc_s)\.so\.\d+$")
 
 

@@ -155,7 +155,7 @@ struct node_unable {
     char text[ERROR_TEXT_BYTES];
 };
 
-/* What another daemon has said of its end. */
+/* Another daemon has said whether it stays. */
 enum coordinator_end {
     COORDINATOR_STAYS,
     COORDINATOR_RETIRES, /* it has no more ranks, and serves the others' */

@@ -19,14 +19,14 @@ ACCELERATE = {"test_script": (2,), "test_ops": (2, 4), "test_sync": (2, 4)}
 # One whose ranks call different collectives where there is no GPU: on Gloo they wait until somebody ends them.
 DISAGREE = "test_distributed_data_loop"
 CHECKOUT = os.environ.get("DEEPSPEED_CHECKOUT", "")
-# What pytest cannot even collect without packages for GPUs.
+# pytest cannot even collect these without packages for GPUs.
 WANTING = [f"--ignore-glob=*/{name}" for name in ("onebit", "test_fp8.py")]
 
 
 @dataclasses.dataclass(frozen=True)
 class Brought:
-    """What pytest runs of a framework's tests. words: pytest's own. on_shoal: further ones. environment: of both.
-    copied: a folder whose copy, of the same name, is where it runs."""
+    """Tests of a framework's own, run by pytest. words: pytest's arguments. on_shoal: further ones for the run on
+    shoal. environment: of both runs. copied: a folder whose copy, of the same name, is where pytest runs."""
 
     framework: str
     name: str

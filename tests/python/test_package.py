@@ -495,7 +495,7 @@ class Environment(unittest.TestCase):
             _hosts.own_address()
 
     def test_the_name_of_a_node(self):
-        """What a daemon's configuration takes, whatever the host's name and SHOAL_NODE are."""
+        """A daemon's configuration takes the name, whatever the host's name and SHOAL_NODE are."""
         from unittest import mock
 
         from shoal.torch import _hosts

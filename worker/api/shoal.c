@@ -172,8 +172,8 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
 
 /* --- open and close ------------------------------------------------------------------------ */
 
-/* Of a process that a launcher has started which knows nothing of shoal, on a node without a
- * daemon: which line would start both. */
+/* Add to the error the line that starts a daemon and this program. It applies where a launcher that
+ * knows nothing of shoal has started the process on a node without a daemon. */
 static int say_line(const struct job_settings *settings, int code, struct error *error)
 {
     char line[LAUNCHED_LINE_BYTES];

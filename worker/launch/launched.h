@@ -1,6 +1,6 @@
-/* What a launcher of other programs, which knows nothing of shoal, has told this process. One table
- * of launchers serves all: the library, whose process is a rank, shoalrun, which they start once on
- * each node, and the Python package, whose copy is made from it. */
+/* A launcher of other programs, which knows nothing of shoal, has told this process who it is. One
+ * table of launchers serves all: the library, whose process is a rank, shoalrun, which they start
+ * once on each node, and the Python package, whose copy is made from it. */
 #ifndef WORKER_LAUNCH_LAUNCHED_H
 #define WORKER_LAUNCH_LAUNCHED_H
 

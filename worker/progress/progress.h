@@ -41,14 +41,14 @@
 #include "worker/request/request.h"
 #include "worker/request/staging.h"
 
-/* Of the submission ring: for how many groups there is to be room depends on the arena. */
+/* The submission ring has so many entries: the arena decides for how many groups there is room. */
 #define PROGRESS_RING_ENTRIES_LEAST 2048u
 #define PROGRESS_RING_ENTRIES_MOST 32768u
 #define PROGRESS_SUBMITTED_MAX 512u
 #define PROGRESS_TRANSFERS_MAX 256u /* sends, and as many receives; further ones wait */
 #define PROGRESS_ANY_MAX 64u /* receives from any rank that look for one; further ones wait */
 #define PROGRESS_SHARED_SLOTS_MAX 512u
-/* What a trace wants has so much room at least, and is omitted when that is full. */
+/* A trace has at least so many entries of room, and leaves out what does not fit. */
 #define PROGRESS_TRACED_LEAST 47u
 /* The most that can be out, but for groups: of each its oldest request, and the chunk in its slot.
  */

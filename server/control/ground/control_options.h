@@ -27,9 +27,9 @@ struct control_engine {
     void (*status_clear)(struct engine_status *status);
     void (*event_free)(struct engine_event *event);
 };
-/* Of a daemon that cannot start, which has no engine. */
+/* Return a table without an engine, for a daemon that cannot start. */
 struct control_engine control_engine_none(void);
-/* The real one (control_engine.c). */
+/* Return the table of the real engine (control_engine.c). */
 struct control_engine control_engine_of(struct engine *engine);
 
 enum control_notice {

@@ -14,7 +14,8 @@
 #define PATIENCE_NS (5 * NS_PER_S) /* that connections wait for a descriptor */
 #define REFUSED_AT_ONCE 16
 
-/* What users have under way counts as one user's limit, and two messages that go beyond it. */
+/* The reserve for descriptors under way is one user's limit, and two whole messages: a message is
+ * counted only when it has come. A daemon of one user keeps no reserve. */
 uint64_t control_descriptors_needed(const struct config *config, bool one_user)
 {
     uint64_t used =

@@ -41,7 +41,8 @@ void worker_give_back(struct exchange_worker *worker, uint64_t request, uint32_t
                       uint64_t offset);
 /* The request is done; chunk is the completion's field of that name. */
 void worker_request_done(struct exchange_worker *worker, uint64_t request, uint32_t chunk);
-/* The same of a send or receive: whether the two fit, and what the other one asked for. */
+/* Tell the worker that its send or receive is done. refused: the two do not fit; count and dtype
+ * are then what the other rank asked for. */
 void worker_transfer_done(struct exchange_worker *worker, uint64_t request, bool refused,
                           uint64_t count, uint8_t dtype);
 /* All ranks of the group hold the results of its collectives with a smaller number. False: there is

@@ -105,7 +105,7 @@ static void collective_free(struct collective *collective)
     free(collective);
 }
 
-/* Of a transfer each rank hears what the other one asked for. */
+/* A rank of a transfer hears what the other one asked for. */
 static void collective_tell(const struct collective *collective, uint32_t local)
 {
     struct exchange_group *group = collective->group;

@@ -26,7 +26,7 @@ struct collective *collective_create(struct exchange_group *group, uint64_t sequ
 bool collective_add_part(struct collective *collective, uint32_t local, const struct wire_ask *ask,
                          const struct arena_submission *submission);
 
-/* So many of its elements, no more than there were, are all that moves; nothing but chunk 0 has
+/* Move only the first `count` elements, at most as many as there were. Nothing but chunk 0 may have
  * been issued. */
 void collective_cut_short(struct collective *collective, uint64_t count);
 /* Tell its ranks and free it, if all is delivered and nobody else is to say so. */

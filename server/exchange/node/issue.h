@@ -42,7 +42,8 @@ void outlets_begin(struct collective *collective);
 /* It ends: its outlets are in no queue any more. */
 void outlets_end(struct collective *collective);
 
-/* Of a transfer, whose one shard has nothing issued: chunk 0 goes alone, until the others may. */
+/* Issue chunk 0 of a transfer alone, of which nothing is issued yet; issue_others lets the rest go.
+ */
 void issue_first_alone(struct collective *transfer);
 void issue_others(struct collective *transfer);
 

@@ -28,8 +28,8 @@ struct lender {
     /* The send, not yet submitted, takes its data from the arena of this local rank. The memory is
      * lent until the send is over; the lender sets the send's `done`. */
     void (*lend)(struct lender *lender, struct exchange_send *send, uint32_t local);
-    /* Of chunk 0 of a send: its receiver asks for this. The send's collective knows then whether
-     * the two fit, and the piece is what is to be sent. */
+    /* The receiver of a send asks for this; called for chunk 0. The send's collective then knows
+     * whether the two fit, and the piece is what is to be sent. */
     void (*met)(struct lender *lender, const struct wire_ask *wanted);
     /* The slot is gone, its result with this node's ranks. What was lent may be lent still. */
     void (*returned)(struct lender *lender);

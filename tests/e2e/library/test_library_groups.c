@@ -1,4 +1,5 @@
-/* As many groups as the arena has room for, with a collective under way in each at once. */
+/* A process opens as many groups as its arena has room for, and has a collective under way in each
+ * at once. */
 #include <stdlib.h>
 
 #include "tests/lib/suite.h"

@@ -91,7 +91,7 @@ START_TEST(test_impostors)
 }
 END_TEST
 
-/* Of several jobs one has to be named. */
+/* A daemon with several jobs wants one to be named. */
 START_TEST(test_why_which_job)
 {
     char said[256];

@@ -23,7 +23,7 @@ static const struct inherited cases[] = {
     {"exec env --block-signal $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
     {"exec env --ignore-signal $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
     {"exec env --ignore-signal $RUN -n 1 -- sh -c 'exit 4'", NULL, 4, false},
-    /* What a rank would have without shoalrun, it has with it. */
+    /* A rank gets what it would have without shoalrun. */
     {"umask 027; exec $RUN -n 1 -- sh -c umask", "0027", 0, false},
     {"umask 0777; exec $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
     {"exec $RUN -n 2 -- $FIRST <&-", "rank 1 of 2", 0, false},
@@ -43,7 +43,7 @@ static const struct inherited cases[] = {
      "json: /fabric/provider: got \"nosuch\", must be", 1, false},
     {"ulimit -c 0; ulimit -s 1024; exec $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
     {"exec taskset -c 0 $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
-    /* What is wrong with TMPDIR is said; the run goes on. */
+    /* A TMPDIR that is wrong is named, and the run goes on. */
     {"TMPDIR=/nowhere; exec $RUN -n 2 -- $FIRST",
      "cannot make a folder in /nowhere: No such file or directory; using /tmp", 0, false},
     {"TMPDIR=relative; exec $RUN -n 1 -- $FIRST", "\"relative\" does not begin with /", 0, false},
@@ -148,7 +148,7 @@ START_TEST(test_served)
 }
 END_TEST
 
-/* What whoever asks for a daemon gets wrong is said in a line, and nothing stays. */
+/* `--serve` answers wrong input with one line that says what is wrong, and leaves nothing. */
 START_TEST(test_serving_refused)
 {
     static const char *const rows[][2] = {

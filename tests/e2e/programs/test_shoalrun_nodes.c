@@ -20,7 +20,7 @@
 static char *directory;
 static char home[600], place[600], port[64];
 
-/* What differs from node to node has %d, the node's number. */
+/* A word that differs from node to node has %d, which stands for the node's number. */
 struct launch {
     const char *variables[5];
     const char *options[8];
@@ -240,7 +240,7 @@ START_TEST(test_end_alone)
 }
 END_TEST
 
-/* What the nodes do not agree on ends both. */
+/* Nodes that do not agree on the run end, both. */
 START_TEST(test_disagreement)
 {
     static const struct launch unlike[] = {

@@ -15,7 +15,7 @@ static bool gathers(const json_t *status)
     return state && strcmp(state, "gathering") == 0;
 }
 
-/* Of one name on one daemon, the second run is refused. */
+/* The second run of one name on one daemon is refused. */
 START_TEST(test_two_runs_of_one_name)
 {
     struct cluster *cluster = cluster_start(1, NULL);

@@ -18,7 +18,7 @@ ERROR = "the user's own error"
 
 
 def backend():
-    """What the program asks for: Gloo, unless the test has it name another."""
+    """Return the backend that the program asks for: Gloo, unless the test names another."""
     return os.environ.get("TEST_BACKEND", "gloo")
 
 

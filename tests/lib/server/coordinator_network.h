@@ -91,7 +91,7 @@ struct network_worker *network_join(struct network *network, uint32_t node, cons
                                     uint32_t world_size, int32_t rank, int32_t local_rank,
                                     uint32_t timeout_ms);
 void network_set_uid(struct network *network, uint32_t uid); /* of workers to come */
-/* From now on too much of this user's waits for peers; 0: of nobody's. */
+/* Let too much of this user's wait for peers from now on; 0: of nobody's. */
 void network_set_unheard(struct network *network, uint32_t uid);
 void network_set_mark(struct network *network, uint32_t mark);  /* of their run */
 void network_set_age(struct network *network, uint32_t age_ms); /* of their processes */

@@ -195,7 +195,8 @@ START_TEST(test_retire_without_the_lost)
 }
 END_TEST
 
-/* What it had said before it was lost says nothing of the one that comes in its place. */
+/* A daemon that comes in the place of a lost one has not retired, whatever the lost one had said.
+ */
 START_TEST(test_retire_anew)
 {
     retire(0);

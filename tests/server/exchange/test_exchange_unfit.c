@@ -20,7 +20,7 @@ static void expect_refused(struct fixture *fixture, uint32_t rank, uint64_t requ
     ck_assert(fixture_completed(fixture, rank, request));
 }
 
-/* What the receiver may want of a send of 8 floats: and whether it gets it. */
+/* A receiver wants this of a send of 8 floats, and gets it or not. */
 static const struct wanted {
     uint64_t count;
     enum dtype dtype;
@@ -161,7 +161,7 @@ START_TEST(a_receiver_that_does_not_fit)
 }
 END_TEST
 
-/* Of what comes in several chunks the others are asked for by the count of the send. */
+/* The receiver asks for the chunks behind the first one by the send's count. */
 START_TEST(a_receive_up_to_many_chunks)
 {
     enum { SENT = 3 * FIXTURE_CHUNK };

@@ -167,7 +167,7 @@ START_TEST(test_launchers_of_nodes)
 }
 END_TEST
 
-/* What a program says which has no daemon: the line for the nodes and ranks that it was given. */
+/* A program without a daemon says the line that starts it, with the nodes and ranks that it has. */
 START_TEST(test_lines)
 {
     static const struct {
@@ -261,7 +261,7 @@ static char *python_text(void)
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
     ck_assert_ptr_nonnull(out);
-    fprintf(out, "\"\"\"What each launcher calls its variables. Made from worker/launch/launched.c "
+    fprintf(out, "\"\"\"Each launcher's names of its variables. Made from worker/launch/launched.c "
                  "by test_launched --update.\"\"\"\n\nLAUNCHERS = {\n");
     for (size_t i = 0; i < LAUNCHERS; i++)
         python_row(out, &launched_table[i]);

@@ -145,7 +145,7 @@ int embedded_listen(struct embedded *embedded, const struct folder *folder,
     return 0;
 }
 
-/* What the workers may pin, whose daemons these are, is theirs to say. */
+/* The user of the ranks says how much memory they may pin: the daemons are that user's. */
 static int pinned_read(uint64_t *bytes, struct error *error)
 {
     long long pinned_bytes = 0;

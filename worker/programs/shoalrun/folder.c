@@ -66,7 +66,7 @@ static void folder_remove_stale(int parent, const char *name, const char *lock)
         close(folder);
 }
 
-/* What runs that were killed have left. */
+/* Remove the folders of runs that were killed: nobody holds their locks. */
 static void folders_remove_stale(const char *parent)
 {
     char lock[LOCK_BYTES];

@@ -54,7 +54,7 @@ enum launch_mode {
 enum launch_mode launch_mode(const struct launch_options *options, const char *socket_variable,
                              const char **socket_path);
 
-/* Where one worker runs. Ranks are numbered machine by machine, and there node by node. */
+/* One worker has this place. Ranks are numbered machine by machine, and there node by node. */
 struct launch_worker {
     uint32_t rank, world_size;
     uint32_t local_rank, local_world_size;
@@ -66,7 +66,7 @@ uint32_t launch_local_count(const struct launch_options *options);
 /* Number `index` of this machine's. */
 struct launch_worker launch_worker(const struct launch_options *options, uint32_t index);
 
-/* What a worker is told beside its place. */
+/* A worker is told this beside its place. */
 struct launch_told {
     const char *job, *socket_path, *folder;
     const char *mark;        /* which no other run has */

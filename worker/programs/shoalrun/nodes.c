@@ -256,7 +256,7 @@ const char *nodes_job(const struct launch_options *options)
     return options->job ? options->job : env_text("SHOAL_RUN") ? NULL : env_text("SHOAL_JOB");
 }
 
-/* What no other run on these nodes has, as far as anybody has said. */
+/* Set the mark: the launcher's number of the job, else the job's name, else one of the hosts. */
 static void nodes_set_mark(struct nodes *nodes, const struct launch_options *options,
                            const struct launched *launched)
 {

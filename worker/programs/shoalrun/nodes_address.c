@@ -41,7 +41,7 @@ static bool address_write(const struct sockaddr *address, char text[LAUNCH_HOST_
     return getnameinfo(address, bytes, text, LAUNCH_HOST_BYTES, NULL, 0, NI_NUMERICHOST) == 0;
 }
 
-/* Of IPv4 where it has one. */
+/* Write the interface's address: the one of IPv4 where it has one. */
 static int address_of_interface(const char *name, char text[LAUNCH_HOST_BYTES], struct error *error)
 {
     struct ifaddrs *all = NULL;
@@ -62,8 +62,8 @@ static int address_of_interface(const char *name, char text[LAUNCH_HOST_BYTES], 
                              name);
 }
 
-/* Where packets for a host leave this one: 1. 0: its name is known, and no address of it leads
- * away from this machine. -1: its name is not known. */
+/* Write the address at which packets for a host leave this one. Returns 1; 0: its name is known,
+ * and no address of it leads away from this machine; -1: its name is not known. */
 static int address_towards(const char *host, char text[LAUNCH_HOST_BYTES])
 {
     struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
@@ -141,7 +141,7 @@ static bool address_is_number(const char *text)
 int nodes_find_address(struct nodes *nodes, struct error *error)
 {
     const char *own = nodes->hosts[nodes->self].address, *interface = env_text("SHOAL_INTERFACE");
-    /* What its name stands for here may be the loopback, as Debian has it. */
+    /* The host's own name may stand for the loopback here, as Debian has it. */
     int both = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
     snprintf(nodes->listen, sizeof(nodes->listen), "%s",
              address_is_number(own) ? own

@@ -265,7 +265,7 @@ static int run_name(struct run *run, struct error *error)
     return 0;
 }
 
-/* Which nodes there are, and what follows from that. */
+/* Find the nodes of the run, and what follows from them. */
 static int nodes_choose(struct run *run, struct error *error)
 {
     struct launch_options *options = &run->options;

@@ -38,7 +38,7 @@ int supervisor_init(struct supervisor *supervisor, struct child *children, uint3
         return error_set_errno(error, errno, "cannot adopt what the ranks start");
     supervisor->grace_ns = grace_s * NS_PER_S;
     supervisor->timeout_ns = timeout_s ? clock_now_ns() + timeout_s * NS_PER_S : 0;
-    /* What whoever started us ignores would leave us without the ends of our children. */
+    /* A SIGCHLD that was ignored when we began would keep our children's ends from us. */
     signal(SIGCHLD, SIG_DFL);
     supervisor->old_umask = umask(077);
     sigset_t mask;

@@ -1,4 +1,4 @@
-"""What each launcher calls its variables. Made from worker/launch/launched.c by test_launched --update."""
+"""Each launcher's names of its variables. Made from worker/launch/launched.c by test_launched --update."""
 
 LAUNCHERS = {
     "mpirun": {

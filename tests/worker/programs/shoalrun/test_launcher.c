@@ -156,7 +156,7 @@ START_TEST(test_mode)
 }
 END_TEST
 
-/* Of three machines with two ranks each, the second. */
+/* The second of three machines with two ranks each has ranks 2 and 3. */
 START_TEST(test_ranks_go_machine_by_machine)
 {
     struct launch_options options = {.ranks_per_node = 2, .machines = 3, .machine = 1};
@@ -481,7 +481,7 @@ START_TEST(test_config_page)
 }
 END_TEST
 
-/* What shoalrun takes for a host the daemon takes, too. */
+/* The daemon takes each name of a host that shoalrun takes. */
 START_TEST(test_config_long_host)
 {
     static struct launch_host hosts[] = {{.name = "a"}, {.name = "b"}};

@@ -1,4 +1,5 @@
-/* Which nodes a run has, as options and launchers say it; the secret that they have together. */
+/* Options and launchers say which nodes a run has; the nodes have one secret and one folder each.
+ */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -257,7 +258,7 @@ START_TEST(test_secrets)
 }
 END_TEST
 
-/* What is wrong with TMPDIR is no reason to fail. */
+/* A TMPDIR that is wrong is no reason to fail. */
 START_TEST(test_folders)
 {
     static const char *const parents[] = {

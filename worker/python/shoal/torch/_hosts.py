@@ -16,7 +16,7 @@ from shoal import errors
 
 # SageMaker's description of a training job.
 RESOURCE_CONFIG = pathlib.Path("/opt/ml/input/config/resourceconfig.json")
-# Of the 63 bytes of a node's name in a configuration; the rest is for a number.
+# A node's name in a configuration has 63 bytes; those beyond these are for a number.
 NODE_NAME_MOST = 56
 _SIOCGIFADDR = 0x8915
 _IPV6_SCOPE_LINK = "20"  # in /proc/net/if_inet6
@@ -40,7 +40,7 @@ def node_name():
 
 
 def distinct(names):
-    """The same names; of those that are alike the later ones get a number."""
+    """Return the names, each with a number behind it where an earlier one is the same."""
     taken = []
     for name in names:
         tries = itertools.chain([name], (f"{name[:NODE_NAME_MOST]}-{number}" for number in itertools.count(2)))
