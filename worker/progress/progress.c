@@ -293,7 +293,7 @@ static void receive_match(struct progress *progress, struct request *request, ui
         progress_complete(progress, request, &error, now_ns);
         return;
     }
-    progress->table[request->number % progress->ring_entries] = NULL;
+    progress->table[progress_place(progress, request->number)] = NULL;
     progress->any--;
     request->state = REQUEST_MATCHED;
     request->any_source = source;
@@ -303,7 +303,7 @@ static void receive_match(struct progress *progress, struct request *request, ui
 static bool receive_done(struct progress *progress, const struct arena_completion *completion,
                          uint64_t now_ns)
 {
-    struct request *request = progress->table[completion->request % progress->ring_entries];
+    struct request *request = progress->table[progress_place(progress, completion->request)];
     if (!request || request->number != completion->request)
         /* Late news of a failed request is no fault; a number never given is. */
         return completion->request / progress->ring_entries < progress->next_number;

@@ -111,8 +111,8 @@ struct progress {
     uint64_t part_least_bytes; /* of a request on a device, worth a copy. The caller's */
     bool device_full; /* no more copies out of the device are to be begun now. The caller's */
     struct progress_group *groups;
-    struct request **table; /* [ring_entries]: submitted, by number % ring_entries */
-    uint32_t ring_entries;
+    struct request **table; /* [ring_entries]: submitted, by progress_place */
+    uint32_t ring_entries;  /* a power of two */
     uint64_t next_number, next_age;
     uint64_t chunks_max;       /* of a group's submitted requests; all, for one alone */
     uint64_t staged_max_bytes; /* in shared slots, of requests on the host */
@@ -159,6 +159,12 @@ enum progress_result {
     PROGRESS_MOVED, /* something was done; call again */
     PROGRESS_COPY,  /* make the copy, then progress_copied, then call again */
 };
+
+/* Return the place in the table of a request with this number. */
+static inline uint32_t progress_place(const struct progress *progress, uint64_t number)
+{
+    return (uint32_t)number & (progress->ring_entries - 1);
+}
 
 /* The entries of the submission ring of an arena of so many bytes. */
 uint32_t progress_ring_entries(uint64_t arena_bytes);

@@ -30,7 +30,7 @@ static void again_take_group(struct progress *progress, struct progress_group *g
         DL_DELETE(group->requests, request);
         group->request_count--;
         if (request->state == REQUEST_SUBMITTED)
-            progress->table[request->number % progress->ring_entries] = NULL;
+            progress->table[progress_place(progress, request->number)] = NULL;
         request->state = REQUEST_QUEUED;
         if (!request->ask.internal)
             continue;

@@ -31,7 +31,7 @@ void progress_complete(struct progress *progress, struct request *request,
     struct progress_group *group = request->group;
     struct request *whole = request->whole ? request->whole : request;
     if (request->state == REQUEST_SUBMITTED) {
-        progress->table[request->number % progress->ring_entries] = NULL;
+        progress->table[progress_place(progress, request->number)] = NULL;
         --*submit_count(progress, request);
         if (!progress_is_transfer(request))
             group->chunks -= request->layout.chunks;
@@ -89,10 +89,10 @@ static void submit_request(struct progress *progress, struct request *request)
     const struct request_ask *ask = &request->ask;
     /* The table has more entries than can be taken, so that the search ends. */
     while (progress->table[progress->table_next])
-        progress->table_next = (progress->table_next + 1) % progress->ring_entries;
+        progress->table_next = progress_place(progress, progress->table_next + 1);
     request->number = progress->next_number++ * progress->ring_entries + progress->table_next;
     progress->table[progress->table_next] = request;
-    progress->table_next = (progress->table_next + 1) % progress->ring_entries;
+    progress->table_next = progress_place(progress, progress->table_next + 1);
     ++*submit_count(progress, request);
     if (!progress_is_transfer(request))
         request->group->chunks += request->layout.chunks;

@@ -108,7 +108,7 @@ struct request *progress_next_matched(struct progress *progress)
     oldest->any_source = source;
     oldest->numbers_offset = numbers_offset;
     if (found->state == REQUEST_SUBMITTED) {
-        progress->table[found->number % progress->ring_entries] = found;
+        progress->table[progress_place(progress, found->number)] = found;
     } else {
         struct request **queue =
             found->state == REQUEST_MATCHED ? &progress->matched : &progress->to_any;
