@@ -6,12 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TAIL_BYTES 4096
 #define PATH_BYTES 128
 #define ERROR_MARK " error: " /* of log.c, behind the time and the program */
 
-/* Read the end of a file of this user, as whole lines; return its length, 0: there is none. */
-static size_t tail_read(const char *path, char tail[TAIL_BYTES + 1])
+size_t daemon_log_tail(const char *path, char tail[DAEMON_LOG_TAIL_BYTES + 1])
 {
     off_t from = 0;
     struct stat status;
@@ -19,15 +17,15 @@ static size_t tail_read(const char *path, char tail[TAIL_BYTES + 1])
     ssize_t bytes = 0;
     if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
         status.st_uid == geteuid()) {
-        from = status.st_size > TAIL_BYTES ? status.st_size - TAIL_BYTES : 0;
-        bytes = pread(fd, tail, TAIL_BYTES, from);
+        from = status.st_size > DAEMON_LOG_TAIL_BYTES ? status.st_size - DAEMON_LOG_TAIL_BYTES : 0;
+        bytes = pread(fd, tail, DAEMON_LOG_TAIL_BYTES, from);
     }
     if (fd >= 0)
         close(fd);
     tail[bytes > 0 ? bytes : 0] = '\0';
     char *begin = from > 0 ? strchr(tail, '\n') : NULL;
     if (begin)
-        memmove(tail, begin, strlen(begin) + 1);
+        memmove(tail, begin + 1, strlen(begin));
     return strlen(tail);
 }
 
@@ -48,12 +46,12 @@ static const char *tail_choose(char *tail)
 const char *daemon_log_end(const char *socket_path, char text[DAEMON_LOG_BYTES])
 {
     static const char socket_end[] = ".sock";
-    char path[PATH_BYTES], tail[TAIL_BYTES + 1];
+    char path[PATH_BYTES], tail[DAEMON_LOG_TAIL_BYTES + 1];
     size_t length = strlen(socket_path), end = strlen(socket_end);
     if (length <= end || strcmp(socket_path + length - end, socket_end) != 0 ||
         snprintf(path, sizeof(path), "%.*s.log", (int)(length - end), socket_path) >=
             (int)sizeof(path) ||
-        tail_read(path, tail) == 0)
+        daemon_log_tail(path, tail) == 0)
         return "";
     snprintf(text, DAEMON_LOG_BYTES, "; its log ends with: %s", tail_choose(tail));
     return text;

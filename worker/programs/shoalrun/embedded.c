@@ -13,9 +13,9 @@
 
 #include "common/base/env.h"
 #include "common/config/config.h"
+#include "worker/job/daemon_log.h"
 
 #define EXTRA_BYTES_MAX (1u << 20)
-#define LOG_TAIL_BYTES 4096
 
 /* The address as the system has it, at a port; its length, or 0 when it is no number. */
 static socklen_t embedded_address(const char *host, uint16_t port, struct sockaddr_storage *address)
@@ -307,21 +307,11 @@ void embedded_print_logs(const struct embedded *embedded, const struct superviso
     for (uint32_t i = 0; i < embedded->count; i++) {
         if (supervisor && !supervisor->children[i].failed)
             continue;
-        FILE *file = fopen(embedded->daemons[i].log_path, "re");
-        if (!file)
+        char tail[DAEMON_LOG_TAIL_BYTES + 1], *rest = NULL;
+        if (daemon_log_tail(embedded->daemons[i].log_path, tail) == 0)
             continue;
-        char tail[LOG_TAIL_BYTES + 1];
-        if (fseek(file, -LOG_TAIL_BYTES, SEEK_END))
-            rewind(file);
-        size_t bytes = fread(tail, 1, LOG_TAIL_BYTES, file);
-        bool whole = ftell(file) <= (long)bytes;
-        tail[bytes] = 0;
-        fclose(file);
-        char *line = whole ? tail : strchr(tail, '\n');
         fprintf(stderr, "shoalrun: the end of the log of %s:\n", embedded->daemons[i].name);
-        char *rest = NULL;
-        for (line = line ? strtok_r(line, "\n", &rest) : NULL; line;
-             line = strtok_r(NULL, "\n", &rest))
+        for (char *line = strtok_r(tail, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
             fprintf(stderr, "    %s\n", line);
     }
 }
