@@ -105,8 +105,8 @@ typedef struct shoal_fusion shoal_fusion;   /* gradients that are reduced in sha
  * the environment variable named first in its comment; without that it has the default named next.
  * Where the world size is not known by that, it, the ranks and the job's name are those of srun, of
  * Open MPI's mpirun or of a launcher that speaks PMI; without any of them, and without a rank, the
- * process is rank 0 of 1, in a job with a name of its own. Where no socket is named and no daemon
- * answers at the default one, the ranks of a step of srun start daemons for it. Texts are read
+ * process is rank 0 of 1, in a job with a name of its own. A daemon must answer: the error of a
+ * process that such a launcher has started without one is the line that starts both. Texts are read
  * before shoal_open returns. */
 struct shoal_options {
     size_t struct_size;      /* sizeof(struct shoal_options), for later versions */
