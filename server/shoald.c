@@ -361,26 +361,34 @@ static void daemon_notice(void *context, enum control_notice notice)
         log_warning(&daemon->log, "the service manager cannot be told: %s", error.text);
 }
 
-static int daemon_start_control(struct daemon *daemon, struct error *error)
+/* Hand the daemon's sockets and signals over to a control thread. */
+static struct control_options daemon_control_options(struct daemon *daemon)
 {
     struct control_options options = {
         .config = &daemon->config,
         .log = &daemon->log,
         .credentials = &daemon->credentials,
-        .engine = control_engine_of(daemon->engine),
-        .instruction_set = engine_instruction_set(daemon->engine),
         .topology = daemon->topology_text,
+        .of_run = daemon_is_of_run(daemon),
         .listen_fd = daemon->options.listen_fd,
         .socket_fd = daemon->options.socket_fd,
         .parent_fd = daemon->options.parent_fd,
         .signal_fd = daemon->signal_fd,
-        .alive_ms = daemon->watchdog_ms,
-        .notice = daemon_notice,
-        .notice_context = daemon,
     };
     daemon->signal_fd = -1;
     daemon->sockets_given = true;
     unmapped_read(&options.unmapped);
+    return options;
+}
+
+static int daemon_start_control(struct daemon *daemon, struct error *error)
+{
+    struct control_options options = daemon_control_options(daemon);
+    options.engine = control_engine_of(daemon->engine);
+    options.instruction_set = engine_instruction_set(daemon->engine);
+    options.alive_ms = daemon->watchdog_ms;
+    options.notice = daemon_notice;
+    options.notice_context = daemon;
     if (options.unmapped.any)
         log_warning(&daemon->log,
                     "not all users have a number in the user namespace of this daemon: whoever is "
@@ -402,27 +410,17 @@ static int daemon_start_sandbox(struct daemon *daemon, struct error *error)
 static void daemon_tell_failure(struct daemon *daemon, const struct error *failure)
 {
     struct error error = {0};
-    struct control_options options = {
-        .config = &daemon->config,
-        .log = &daemon->log,
-        .credentials = &daemon->credentials,
-        .engine = control_engine_none(),
-        .instruction_set = "none",
-        .topology = "",
-        .failure = failure->text,
-        .listen_fd = daemon->options.listen_fd,
-        .socket_fd = daemon->options.socket_fd,
-        .parent_fd = daemon->options.parent_fd,
-    };
     if (daemon->config.server_count < 2 || daemon->sockets_given)
         return;
     if (daemon->signal_fd < 0 && daemon_start_signals(daemon, &error) < 0)
         return;
-    options.signal_fd = daemon->signal_fd;
-    daemon->signal_fd = -1;
     credentials_clear(&daemon->credentials);
     if (daemon_start_credentials(daemon, &error) < 0)
         return;
+    struct control_options options = daemon_control_options(daemon);
+    options.engine = control_engine_none();
+    options.instruction_set = "none";
+    options.failure = failure->text;
     if (control_create(&daemon->control, &options, &error) < 0)
         return;
     daemon_start_sandbox(daemon, &error);

@@ -497,7 +497,7 @@ int control_create(struct control **created, const struct control_options *optio
         result = control_open_sockets(control, error);
     if (result == 0)
         control_descriptors_init(control);
-    if (result == 0 && options->parent_fd >= 0)
+    if (result == 0 && options->of_run)
         coordinator_set_run(control->coordinator);
     if (result == 0)
         result = control_make_events(control, error);

@@ -345,10 +345,10 @@ void coordinator_set_run(struct coordinator *c)
 }
 
 void coordinator_node_unable(struct coordinator *c, uint64_t now_ns, uint32_t node,
-                             const char *text)
+                             const char *reason)
 {
     c->now_ns = now_ns;
-    unable_note_node(c, node, text);
+    unable_note_node(c, node, reason);
     home_refuse_unable(c);
     member_refuse_unable(c);
     coordinator_settle(c);

@@ -72,7 +72,7 @@ void coordinator_fail(struct coordinator *coordinator, const char *failure);
 /* Another daemon has said that it cannot start: refuse those who need it, at once and for as long
  * as it says so. */
 void coordinator_node_unable(struct coordinator *coordinator, uint64_t now_ns, uint32_t node,
-                             const char *text);
+                             const char *reason);
 /* Each daemon of the roster has ranks of one run, so that no job does without one of them. */
 void coordinator_set_run(struct coordinator *coordinator);
 bool coordinator_draining(const struct coordinator *coordinator);

@@ -52,10 +52,17 @@ void coordinator_sweep_lines(struct coordinator *c)
 
 int coordinator_drain_error(const struct coordinator *c, struct error *error)
 {
-    const char *node = coordinator_node_name(c, c->config->self);
-    return c->failure ? error_set(error, ERR_REFUSED, "the daemon of node %s cannot start: %.800s",
-                                  node, c->failure)
-                      : error_set(error, ERR_REFUSED, "node %s is shutting down", node);
+    if (c->failure)
+        return coordinator_unable_error(c, c->config->self, c->failure, error);
+    return error_set(error, ERR_REFUSED, "node %s is shutting down",
+                     coordinator_node_name(c, c->config->self));
+}
+
+int coordinator_unable_error(const struct coordinator *c, uint32_t node, const char *reason,
+                             struct error *error)
+{
+    return error_set(error, ERR_REFUSED, "the daemon of node %s cannot start: %.800s",
+                     coordinator_node_name(c, node), reason);
 }
 
 bool coordinator_reaches(const struct coordinator *c, uint32_t node)

@@ -152,7 +152,7 @@ struct unable {
 /* Why another daemon cannot start. */
 struct node_unable {
     uint64_t until_ns; /* it says so at least as long; 0: it says nothing */
-    char text[ERROR_TEXT_BYTES];
+    char reason[ERROR_TEXT_BYTES];
 };
 
 /* Another daemon has said whether it stays. */
@@ -212,6 +212,9 @@ struct log_throttle *coordinator_throttle(struct coordinator *c, enum log_level 
 void coordinator_sweep_lines(struct coordinator *c);
 /* With which a daemon that drains refuses and ends: ERR_REFUSED. */
 int coordinator_drain_error(const struct coordinator *c, struct error *error);
+/* With which those are refused who need a daemon that cannot start: ERR_REFUSED. */
+int coordinator_unable_error(const struct coordinator *c, uint32_t node, const char *reason,
+                             struct error *error);
 /* Self, or connected, or away: then it hears later what it is sent. */
 bool coordinator_reaches(const struct coordinator *c, uint32_t node);
 /* Likewise, and has not said that it drains. */
@@ -335,7 +338,7 @@ void unable_note(struct coordinator *c, const struct unable_rank *who, int code,
 bool unable_refuses(struct coordinator *c, uint32_t node, const struct message *join,
                     struct error *refusal);
 /* Note that the daemon of another node cannot start, and forget it. */
-void unable_note_node(struct coordinator *c, uint32_t node, const char *text);
+void unable_note_node(struct coordinator *c, uint32_t node, const char *reason);
 void unable_forget_node(struct coordinator *c, uint32_t node);
 /* Return whether the daemon of this node cannot start, by what it has said just now; -1: of any
  * node. */

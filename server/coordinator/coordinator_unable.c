@@ -158,12 +158,11 @@ bool unable_refuses(struct coordinator *c, uint32_t node, const struct message *
     return true;
 }
 
-void unable_note_node(struct coordinator *c, uint32_t node, const char *text)
+void unable_note_node(struct coordinator *c, uint32_t node, const char *reason)
 {
     struct node_unable *unable = &c->nodes_unable[node];
     unable->until_ns = c->now_ns + NODE_UNABLE_NS;
-    snprintf(unable->text, sizeof(unable->text), "the daemon of node %s cannot start: %.800s",
-             coordinator_node_name(c, node), text);
+    snprintf(unable->reason, sizeof(unable->reason), "%s", reason);
 }
 
 void unable_forget_node(struct coordinator *c, uint32_t node)
@@ -175,7 +174,7 @@ bool unable_node(const struct coordinator *c, int64_t node, struct error *why)
 {
     for (uint32_t i = 0; i < c->config->server_count; i++)
         if ((node < 0 || node == i) && c->nodes_unable[i].until_ns > c->now_ns) {
-            error_set(why, ERR_REFUSED, "%s", c->nodes_unable[i].text);
+            coordinator_unable_error(c, i, c->nodes_unable[i].reason, why);
             return true;
         }
     return false;

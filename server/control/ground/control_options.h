@@ -52,9 +52,11 @@ struct control_options {
     /* Why the daemon cannot start: whoever comes is told, for CONTROL_FAILURE_S at most; NULL: it
      * has started. Outlives the control thread. */
     const char *failure;
-    int parent_fd;     /* drain quickly when it reaches its end; -1: none. Taken over */
-    int signal_fd;     /* struct signalfd_siginfo: SIGTERM, SIGINT drain, a second one ends at once;
-                          SIGUSR1 retires; SIGHUP reads the credentials anew. -1: none. Taken over */
+    bool of_run;   /* the daemon has come with the ranks of a run: one user alone reaches the Unix
+                      socket, and each node of the roster has ranks of that run */
+    int parent_fd; /* drain quickly when it reaches its end; -1: none. Taken over */
+    int signal_fd; /* struct signalfd_siginfo: SIGTERM, SIGINT drain, a second one ends at once;
+                      SIGUSR1 retires; SIGHUP reads the credentials anew. -1: none. Taken over */
     uint32_t alive_ms; /* how often CONTROL_ALIVE, at most 1000; 0: every 1000 */
     void (*notice)(void *context, enum control_notice notice); /* may be NULL */
     void *notice_context;

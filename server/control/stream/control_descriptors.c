@@ -28,8 +28,7 @@ uint64_t control_descriptors_needed(const struct config *config, bool one_user)
 
 void control_descriptors_init(struct control *control)
 {
-    bool one_user = control->options.parent_fd >= 0;
-    uint64_t kept = control_descriptors_needed(control->config, one_user);
+    uint64_t kept = control_descriptors_needed(control->config, control->options.of_run);
     struct rlimit limit;
     control->strangers_end = UINT64_MAX;
     /* shoald does not start with fewer. */
