@@ -82,7 +82,9 @@ static char *directory;
 
 static bool job_runs(const json_t *status)
 {
-    return json_array_size(json_object_get(status, "jobs")) == 1;
+    const json_t *job = json_array_get(json_object_get(status, "jobs"), 0);
+    const char *state = json_string_value(json_object_get(job, "state"));
+    return state && strcmp(state, "running") == 0;
 }
 
 static void trace_setup(void)
