@@ -14,7 +14,7 @@ class Memory(unittest.TestCase):
     ALLOWED = 20 << 10
 
     def start(self, kind):
-        ranks = suite.Ranks(2, suite.RANKS / "ranks_job.py", "many_steps", kind)
+        ranks = suite.Ranks(2, suite.RANKS / "ranks_job.py", "many_steps", kind, SHOAL_ARENA_BYTES=str(64 << 20))
         self.addCleanup(ranks.close)
         return ranks
 
