@@ -27,6 +27,12 @@ static void hash_text(crypto_generichash_state *state, const char *text)
     hash_piece(state, text, strnlen(text, 255));
 }
 
+/* The interface behind a link-local address is the reader's own: it differs by node. */
+static void hash_address(crypto_generichash_state *state, const char *address)
+{
+    hash_piece(state, address, strcspn(address, "%"));
+}
+
 static void hash_number(crypto_generichash_state *state, uint32_t number)
 {
     unsigned char bytes[4] = {(unsigned char)number, (unsigned char)(number >> 8),
@@ -65,7 +71,7 @@ void auth_roster_hash(uint8_t hash[AUTH_HASH_BYTES], const struct config *config
     hash_number(&state, config->server_count);
     for (uint32_t i = 0; i < config->server_count; i++) {
         hash_text(&state, config->servers[i].name);
-        hash_text(&state, config->servers[i].address);
+        hash_address(&state, config->servers[i].address);
         hash_number(&state, config->servers[i].port);
         hash_number(&state, config->servers[i].weight);
     }

@@ -1,6 +1,7 @@
 #include <arpa/inet.h>
 #include <assert.h>
 #include <inttypes.h>
+#include <net/if.h>
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +51,7 @@ static int pattern_match(const char *pattern, const char *text)
 }
 
 /* Copy `length` bytes of an address. What has a colon must be IPv6 and is written in canonical
- * form, so that addresses compare as texts. */
+ * form, so that addresses compare as texts; a link-local one must name its interface. */
 static int address_copy(const char *text, size_t length, char *field, size_t width)
 {
     char address[CONFIG_ADDRESS_BYTES] = "";
@@ -58,9 +59,16 @@ static int address_copy(const char *text, size_t length, char *field, size_t wid
     memcpy(address, text, length);
     if (strchr(address, ':')) {
         struct in6_addr numeric;
-        if (inet_pton(AF_INET6, address, &numeric) != 1)
+        char zone[CONFIG_ADDRESS_BYTES] = "", *percent = strchr(address, '%');
+        if (percent) {
+            memcpy(zone, percent, strlen(percent) + 1);
+            *percent = 0;
+        }
+        if (inet_pton(AF_INET6, address, &numeric) != 1 ||
+            IN6_IS_ADDR_LINKLOCAL(&numeric) != (percent != NULL) || strlen(zone) > IF_NAMESIZE)
             return ERR_INVALID;
-        inet_ntop(AF_INET6, &numeric, address, sizeof(address));
+        inet_ntop(AF_INET6, &numeric, address, INET6_ADDRSTRLEN);
+        memcpy(address + strlen(address), zone, strlen(zone) + 1);
     }
     memset(field, 0, width);
     memcpy(field, address, strlen(address));

@@ -22,7 +22,8 @@
  */
 #define OCTET "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 #define IPV4 "(" OCTET "\\.){3}" OCTET
-#define IPV6 "[0-9A-Fa-f:]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*"
+#define IPV6 "[0-9A-Fa-f:]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%[0-9A-Za-z_.-]+)?"
+#define LINK_LOCAL "a link-local one with its interface, as in fe80::1%eth0"
 #define HOST "([A-Za-z0-9_-]+\\.)*[A-Za-z0-9_-]*[A-Za-z][A-Za-z0-9_-]*"
 #define PORT                                                                                       \
     "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
@@ -134,7 +135,7 @@ static const struct config_key server_keys[] = {
      .most = ENDPOINT_MOST,
      .pattern = "^(" IPV4 "|" HOST "|\\[" IPV6 "\\]):" PORT "$",
      .shape = "HOST:PORT, where HOST is an IPv4 address, a host name or an IPv6 address in "
-              "brackets, and PORT is 1 to 65535",
+              "brackets (" LINK_LOCAL "), and PORT is 1 to 65535",
      .required = true,
      .text = "Where the other daemons reach this node's control port, unique in the roster."},
     {.name = "weight",
@@ -175,7 +176,7 @@ static const struct config_key listen_keys[] = {
      .least = 1,
      .most = ADDRESS_MOST,
      .pattern = "^(" IPV4 "|" HOST "|" IPV6 ")$",
-     .shape = "that is an IPv4 address, an IPv6 address or a host name",
+     .shape = "that is an IPv4 address, an IPv6 address (" LINK_LOCAL ") or a host name",
      .default_text = "127.0.0.1",
      .text = "Address of the control port for the other daemons; \"0.0.0.0\" or \"::\" for all of "
              "this machine's. Beyond loopback only with a `secret_file` or certificates."},
@@ -203,7 +204,7 @@ static const struct config_key fabric_keys[] = {
      .least = 2,
      .most = ADDRESS_MOST,
      .pattern = "^(" IPV4 "|" HOST "|" IPV6 ")$",
-     .shape = "that is an IPv4 address, an IPv6 address or a host name",
+     .shape = "that is an IPv4 address, an IPv6 address (" LINK_LOCAL ") or a host name",
      .default_note = "`listen.address`, or the host of this node's roster entry where that is "
                      "\"0.0.0.0\" or \"::\"",
      .text = "This node's address in the network that carries the data."},
@@ -511,7 +512,7 @@ static const struct config_key metrics_keys[] = {
      .least = 0,
      .most = ADDRESS_MOST,
      .pattern = "^(" IPV4 "|" HOST "|" IPV6 ")?$",
-     .shape = "that is an IPv4 address, an IPv6 address, a host name, or empty",
+     .shape = "that is an IPv4 address, an IPv6 address (" LINK_LOCAL "), a host name, or empty",
      .default_text = "",
      .text = "Address of the HTTP port for metrics; empty: off. Whoever reaches it can read the "
              "status, without a secret."},

@@ -357,21 +357,23 @@ static int connected_connect(struct transport *transport, uint32_t number, const
                              uint32_t address_bytes, const uint8_t *token, struct error *error)
 {
     struct connected *c = (struct connected *)transport;
-    if (!fabric_address_fits(c->fabric.info, c->address, c->address_bytes, address, address_bytes))
+    uint8_t here[TRANSPORT_ADDRESS_BYTES];
+    if (!fabric_address_take(c->fabric.info, c->address, c->address_bytes, address, address_bytes,
+                             here))
         return error_set(error, ERR_PROTOCOL,
                          "fabric peer %u: its address has another form than this node's", number);
     int code = peer_begin(c, number, PEER_CONNECTING, token, error);
     if (code)
         return code;
     struct peer *peer = &c->peers[number];
-    struct fi_info *info = info_towards(c, address, address_bytes);
+    struct fi_info *info = info_towards(c, here, address_bytes);
     code = info ? connected_endpoint_open(c, peer, info, error)
                 : error_set(error, ERR_MEMORY, "out of memory");
     if (info)
         fi_freeinfo(info);
     if (code == 0) {
         assert(peer->endpoint);
-        code = fi_connect(peer->endpoint, address, token, TRANSPORT_TOKEN_BYTES);
+        code = fi_connect(peer->endpoint, here, token, TRANSPORT_TOKEN_BYTES);
         /* The network's answer, also when it comes at once, is an event. */
         if (code)
             peer_fail(c, peer, "no connection (%s)", fi_strerror(-code));

@@ -178,11 +178,13 @@ static int datagram_connect(struct transport *transport, uint32_t number, const 
     struct peer *peer = &d->peers[number];
     if (peer->up)
         return error_set(error, ERR_STATE, "fabric peer %u is connected already", number);
-    if (!fabric_address_fits(d->fabric.info, d->address, d->address_bytes, address, address_bytes))
+    uint8_t here[TRANSPORT_ADDRESS_BYTES];
+    if (!fabric_address_take(d->fabric.info, d->address, d->address_bytes, address, address_bytes,
+                             here))
         return error_set(error, ERR_PROTOCOL,
                          "fabric peer %u: its address has another form than this node's", number);
     fi_addr_t inserted = FI_ADDR_NOTAVAIL;
-    int count = fi_av_insert(d->vector, address, 1, &inserted, 0, NULL);
+    int count = fi_av_insert(d->vector, here, 1, &inserted, 0, NULL);
     if (count != 1)
         return fabric_error(error, count < 0 ? count : -FI_EADDRNOTAVAIL, "fi_av_insert");
     if (source_set(d, inserted, number) != 0) {
@@ -191,7 +193,7 @@ static int datagram_connect(struct transport *transport, uint32_t number, const 
     }
     peer->address = inserted;
     if (address_bytes <= sizeof(peer->host))
-        memcpy(&peer->host, address, address_bytes);
+        memcpy(&peer->host, here, address_bytes);
     peer->up = true;
     fabric_event_push(&d->fabric, &peer->up_event, 0);
     return 0;

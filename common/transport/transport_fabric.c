@@ -300,15 +300,27 @@ void fabric_describe(struct fabric *fabric, const void *address, size_t bytes)
         info->link_mbits = transport_link_mbits_at(address);
 }
 
-bool fabric_address_fits(const struct fi_info *info, const void *own, size_t own_bytes,
-                         const void *address, size_t bytes)
+bool fabric_address_take(const struct fi_info *info, const void *own, size_t own_bytes,
+                         const void *address, size_t bytes, uint8_t here[TRANSPORT_ADDRESS_BYTES])
 {
     if (bytes == 0 || bytes > TRANSPORT_ADDRESS_BYTES)
         return false;
+    memcpy(here, address, bytes);
     if (info->addr_format == FI_ADDR_STR)
-        return ((const char *)address)[bytes - 1] == '\0';
-    return bytes == own_bytes &&
-           (!address_is_socket(info) || memcmp(address, own, sizeof(sa_family_t)) == 0);
+        return here[bytes - 1] == '\0';
+    if (bytes != own_bytes ||
+        (address_is_socket(info) && memcmp(here, own, sizeof(sa_family_t)) != 0))
+        return false;
+    struct sockaddr_in6 it, mine;
+    if (!address_is_socket(info) || bytes < sizeof(it))
+        return true;
+    memcpy(&it, here, sizeof(it));
+    memcpy(&mine, own, sizeof(mine));
+    if (it.sin6_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&it.sin6_addr)) {
+        it.sin6_scope_id = mine.sin6_scope_id;
+        memcpy(here, &it, sizeof(it));
+    }
+    return true;
 }
 
 void fabric_format_address(const struct fi_info *info, const void *address, size_t bytes,

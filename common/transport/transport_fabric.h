@@ -108,11 +108,12 @@ void fabric_describe(struct fabric *fabric, const void *address, size_t bytes);
 void fabric_format_address(const struct fi_info *info, const void *address, size_t bytes,
                            char *text, size_t room);
 
-/* Whether what came over the wire has the form of this node's own address. libfabric reads as much
- * as such an address has, whatever its length: a string to its NUL, a socket address by its
- * family. */
-bool fabric_address_fits(const struct fi_info *info, const void *own, size_t own_bytes,
-                         const void *address, size_t bytes);
+/* Write what came over the wire as this node reaches it: a link-local address (fe80::...)
+ * gets the interface of this node's own, for the peer's number of an interface says nothing here.
+ * false: it has another form than this node's own. libfabric reads as much as such an address has,
+ * whatever its length: a string to its NUL, a socket address by its family. */
+bool fabric_address_take(const struct fi_info *info, const void *own, size_t own_bytes,
+                         const void *address, size_t bytes, uint8_t here[TRANSPORT_ADDRESS_BYTES]);
 
 /* A fresh send or receive, or NULL when out of memory. */
 struct fabric_op *fabric_op_get(struct fabric *fabric);

@@ -93,7 +93,7 @@ import importlib.util
 found = importlib.util.spec_from_file_location("_hosts", "{suite.TREE}/worker/python/shoal/torch/_hosts.py")
 module = importlib.util.module_from_spec(found)
 found.loader.exec_module(module)
-print(module.own_address())"""
+print(module.own_address(), module.from_here("fe80::7%theirs"))"""
 # What is done in a network of its own, whose host is called box; the environment; and what the address is then, or
 # what is said of it. A cable is e0 or e1.
 ADDRESSES = {
@@ -106,7 +106,10 @@ ADDRESSES = {
     "IPv6": ((), ("e0 fd00::1/64",), {}, "fd00::1"),
     "IPv6, the master": ((), ("e0 fd00::1/64", "e1 fd01::1/64"), {"MASTER_ADDR": "fd01::7"}, "fd01::1"),
     "IPv6, named": ((), ("e0 fd00::1/64", "e1 fd01::1/64"), {"SHOAL_INTERFACE": "e1"}, "fd01::1"),
-    "IPv6, the link alone": ((), ("e0 fe80::1/64",), {"SHOAL_INTERFACE": "e0"}, "e0 has no IPv4 and no IPv6 address"),
+    "link-local, named": ((), ("e0 fe80::1/64",), {"SHOAL_INTERFACE": "e0"}, "%e0"),
+    "link-local, the master": ((), ("e0 fe80::1/64",), {"MASTER_ADDR": "fe80::7%e0"}, "%e0 fe80::7%e0\n"),
+    "link-local, no interface": ((), ("e0 fe80::1/64",), {"MASTER_ADDR": "fe80::7"}, "127.0.0.1 fe80::7%theirs\n"),
+    "no such interface": ((), ("e0 fe80::1/64",), {"SHOAL_INTERFACE": "e7"}, "e7 has no IPv4 and no IPv6 address"),
     "no network": (("127.0.1.1 box",), (), {"MASTER_ADDR": "box"}, "127.0.0.1"),
 }
 
@@ -246,15 +249,17 @@ class TwoNodes(Launchers):
         for node, text in enumerate(hosts):
             path = self.folder / f"hosts{node}"
             path.write_text(f"127.0.0.1 localhost\n{text}\n")
-            each = [
-                {"RANK": 2 * node + local, "LOCAL_RANK": local, "WORLD_SIZE": 4, "MASTER_PORT": 29500}
-                for local in range(2)
-            ]
-            commands, before = [[sys.executable, SCRIPT]] * 2, f"mount --bind {path} /etc/hosts"
-            processes.append(
-                self.nodes.start(node, commands, before=before, each=each, MASTER_ADDR="shoal-master", **more)
-            )
+            before = f"mount --bind {path} /etc/hosts"
+            processes.append(self.start_ranks(node, before, MASTER_ADDR="shoal-master", **more))
         return processes
+
+    def start_ranks(self, node, before="", **more):
+        """Two ranks of four, by torch's own variables."""
+        each = [
+            {"RANK": 2 * node + local, "LOCAL_RANK": local, "WORLD_SIZE": 4, "MASTER_PORT": 29500}
+            for local in range(2)
+        ]
+        return self.nodes.start(node, [[sys.executable, SCRIPT]] * 2, before=before, each=each, **more)
 
     def test_a_master_whose_name_is_its_loopback(self):
         """Debian gives a host's own name 127.0.1.1: the first node takes the interface towards the other one."""
@@ -271,6 +276,29 @@ class TwoNodes(Launchers):
         self.assertEqual([process.returncode for process in processes], [0, 0], text)
         listen = [place["listen"] for place in places(text)]
         self.assertEqual(listen, [f"fd00:9::{node}" for node in (1, 1, 2, 2)], text)
+
+    def test_link_local_addresses(self):
+        """The two nodes call their interfaces by different names."""
+        interfaces = self.nodes.use_link_local()
+        own = [f"fe80::{node + 1}%{name}" for node, name in enumerate(interfaces)]
+        hosts = ["--hosts", ",".join(own), "-n", "2"]
+        script = ["--", sys.executable, SCRIPT]
+        ways = {
+            "torch's variables": lambda node, name: self.start_ranks(
+                node, MASTER_ADDR=f"fe80::1%{name}", SHOAL_INTERFACE=name
+            ),
+            "the master alone": lambda node, name: self.start_ranks(node, MASTER_ADDR=f"fe80::1%{name}"),
+            "shoalrun": lambda node, name: self.nodes.start(
+                node, [[suite.BUILD / "bin" / "shoalrun", *hosts, "--node-rank", node, *script]]
+            ),
+        }
+        for what, start in ways.items():
+            with self.subTest(what):
+                processes = [start(node, name) for node, name in enumerate(interfaces)]
+                text = self.nodes.wait(processes)
+                self.assertEqual([process.returncode for process in processes], [0, 0], text)
+                listen = [place["listen"] for place in places(text)]
+                self.assertEqual(listen, [own[node] for node in (0, 0, 1, 1)], text)
 
     def test_sagemaker(self):
         """Hosts and the interface are of resourceconfig.json; no variable names a master."""

@@ -167,6 +167,10 @@ static void connect_begin(struct control_peer *peer)
         connect_open_socket(peer, (struct sockaddr *)&address, length);
         return;
     }
+    if (strchr(server->address, '%')) {
+        control_peer_finish(peer, "this node has no interface of the name behind its %");
+        return;
+    }
     /* A name: looked up without blocking, or heartbeats would wait for it. */
     if (!control_source_resolver(control)) {
         control_peer_finish(peer, "names cannot be looked up here");

@@ -79,6 +79,13 @@ START_TEST(test_roster_hash)
     servers[0].port++;
     auth_roster_hash(hash, &config);
     ck_assert_mem_ne(first, hash, sizeof(hash));
+    /* The interface is the reader's own, the address behind it is not. */
+    static const char *const addresses[] = {"fe80::1%eth0", "fe80::1%eth1", "fe80::2%eth0"};
+    for (int i = 0; i < 3; i++) {
+        strcpy(servers[0].address, addresses[i]);
+        auth_roster_hash(i ? hash : first, &config);
+        ck_assert_int_eq(i == 0 || memcmp(first, hash, sizeof(hash)) == 0, i < 2);
+    }
 }
 END_TEST
 

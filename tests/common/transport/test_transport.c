@@ -1,6 +1,7 @@
 /* The libfabric kinds, over loopback and shared memory: opening, exchange, sleeping. */
 #include "common/transport/transport.h"
 
+#include <arpa/inet.h>
 #include <poll.h>
 #include <rdma/fabric.h>
 #include <signal.h>
@@ -432,6 +433,31 @@ START_TEST(addresses)
 }
 END_TEST
 
+/* A peer's number of its interface says nothing here; addresses of another form are refused. */
+START_TEST(peers_addresses)
+{
+    struct fi_info info = {.addr_format = FI_SOCKADDR_IN6};
+    static const struct {
+        const char *own, *peer;
+        uint32_t interface; /* of the peer, here; it has 7 where it is */
+    } cases[] = {{"fe80::1", "fe80::2", 3}, {"fe80::1", "fd00::2", 7}, {"fd00::1", "fd00::2", 7}};
+    for (int i = 0; i < 3; i++) {
+        struct sockaddr_in6 own = {.sin6_family = AF_INET6, .sin6_scope_id = 3};
+        struct sockaddr_in6 peer = {.sin6_family = AF_INET6, .sin6_scope_id = 7, .sin6_port = 9};
+        inet_pton(AF_INET6, cases[i].own, &own.sin6_addr);
+        inet_pton(AF_INET6, cases[i].peer, &peer.sin6_addr);
+        uint8_t here[TRANSPORT_ADDRESS_BYTES];
+        ck_assert(fabric_address_take(&info, &own, sizeof(own), &peer, sizeof(peer), here));
+        peer.sin6_scope_id = cases[i].interface;
+        ck_assert_mem_eq(here, &peer, sizeof(peer));
+        ck_assert(!fabric_address_take(&info, &own, sizeof(own), &peer, sizeof(peer) - 1, here));
+        ck_assert(!fabric_address_take(&info, &own, sizeof(own), &peer, 0, here));
+        peer.sin6_family = AF_INET;
+        ck_assert(!fabric_address_take(&info, &own, sizeof(own), &peer, sizeof(peer), here));
+    }
+}
+END_TEST
+
 START_TEST(information)
 {
     struct end end;
@@ -619,6 +645,7 @@ static Suite *suite(void)
     tcase_add_test(c, provider_missing);
     tcase_add_test(c, address_missing);
     tcase_add_test(c, addresses);
+    tcase_add_test(c, peers_addresses);
     tcase_add_test(c, information);
     tcase_add_test(c, signals_stay_ours);
     tcase_add_test(c, environment_prepared);

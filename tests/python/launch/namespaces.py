@@ -62,6 +62,19 @@ class Nodes:
             if not made:
                 raise unittest.SkipTest("the namespaces cannot be given addresses of IPv6")
 
+    def use_link_local(self):
+        """Instead of IPv4: fe80::(i + 1) on "far", which node 1 calls "other". Returns the interfaces' names."""
+        a, b = self.names
+        made = self._ip("-n", b, "link", "set", "far", "down", "name", "other")
+        for index, (name, cable) in enumerate(((a, "far"), (b, "other"))):
+            made = made and all(self._ip("-n", name, "addr", "flush", "dev", one) for one in ("near", cable))
+            made = made and self._ip("-n", name, "link", "set", cable, "addrgenmode", "none")
+            made = made and self._ip("-n", name, "link", "set", cable, "up")
+            made = made and self._ip("-n", name, "addr", "add", f"fe80::{index + 1}/64", "dev", cable, "nodad")
+        if not made:
+            raise unittest.SkipTest("the namespaces cannot be given addresses of IPv6")
+        return ["far", "other"]
+
     def start(self, index, commands, before="", each=None, **more):
         """A node's commands, [[word, ...], ...], side by side; each[i] is added to the environment of number i.
         before: shell text that goes first, for mounts. Returns the process that waits for all."""

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,19 +21,17 @@
 /* The address as the system has it, at a port; its length, or 0 when it is no number. */
 static socklen_t embedded_address(const char *host, uint16_t port, struct sockaddr_storage *address)
 {
-    struct sockaddr_in *four = (struct sockaddr_in *)address;
-    struct sockaddr_in6 *six = (struct sockaddr_in6 *)address;
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+    struct addrinfo *found;
     *address = (struct sockaddr_storage){0};
-    if (inet_pton(AF_INET, host, &four->sin_addr) == 1) {
-        four->sin_family = AF_INET;
-        four->sin_port = htons(port);
-        return sizeof(*four);
-    }
-    if (inet_pton(AF_INET6, host, &six->sin6_addr) != 1)
+    if (getaddrinfo(host, NULL, &hints, &found))
         return 0;
-    six->sin6_family = AF_INET6;
-    six->sin6_port = htons(port);
-    return sizeof(*six);
+    socklen_t bytes = found->ai_addrlen;
+    memcpy(address, found->ai_addr, bytes);
+    freeaddrinfo(found);
+    /* At the same place in both families. */
+    ((struct sockaddr_in *)address)->sin_port = htons(port);
+    return bytes;
 }
 
 static int embedded_tcp_listen(const struct embedded *embedded, struct embedded_daemon *daemon,

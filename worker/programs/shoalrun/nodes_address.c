@@ -29,9 +29,9 @@ static bool address_is_usable(const struct sockaddr *address)
     }
     if (address->sa_family != AF_INET6)
         return false;
-    const struct in6_addr *host = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
-    return !IN6_IS_ADDR_LOOPBACK(host) && !IN6_IS_ADDR_LINKLOCAL(host) &&
-           !IN6_IS_ADDR_UNSPECIFIED(host);
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)address;
+    return !IN6_IS_ADDR_LOOPBACK(&six->sin6_addr) && !IN6_IS_ADDR_UNSPECIFIED(&six->sin6_addr) &&
+           (!IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr) || six->sin6_scope_id);
 }
 
 static bool address_write(const struct sockaddr *address, char text[LAUNCH_HOST_BYTES])
@@ -41,19 +41,30 @@ static bool address_write(const struct sockaddr *address, char text[LAUNCH_HOST_
     return getnameinfo(address, bytes, text, LAUNCH_HOST_BYTES, NULL, 0, NI_NUMERICHOST) == 0;
 }
 
-/* Write the interface's address: the one of IPv4 where it has one. */
+/* Rank an address of an interface: 0, none for other nodes; 1, link-local, with the
+ * interface behind it; 2, another of IPv6; 3, of IPv4. */
+static int address_rank(const struct sockaddr *address)
+{
+    if (!address || (address->sa_family == AF_INET6 && !address_is_usable(address)))
+        return 0;
+    if (address->sa_family != AF_INET6)
+        return address->sa_family == AF_INET ? 3 : 0;
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)address;
+    return IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr) ? 1 : 2;
+}
+
+/* Write the interface's address of the highest rank. */
 static int address_of_interface(const char *name, char text[LAUNCH_HOST_BYTES], struct error *error)
 {
     struct ifaddrs *all = NULL;
-    bool found = false;
+    int found = 0;
     if (getifaddrs(&all))
         return error_set_errno(error, errno, "cannot look for network interfaces");
-    for (int family = AF_INET; !found && family; family = family == AF_INET ? AF_INET6 : 0)
-        for (const struct ifaddrs *one = all; one && !found; one = one->ifa_next)
-            found = one->ifa_addr && one->ifa_addr->sa_family == family &&
-                    strcmp(one->ifa_name, name) == 0 &&
-                    (family == AF_INET || address_is_usable(one->ifa_addr)) &&
-                    address_write(one->ifa_addr, text);
+    for (const struct ifaddrs *one = all; one; one = one->ifa_next) {
+        int rank = strcmp(one->ifa_name, name) == 0 ? address_rank(one->ifa_addr) : 0;
+        if (rank > found && address_write(one->ifa_addr, text))
+            found = rank;
+    }
     freeifaddrs(all);
     return found ? 0
                  : error_set(error, ERR_INVALID,
@@ -134,13 +145,27 @@ static int address_wait(const struct nodes *nodes, char text[LAUNCH_HOST_BYTES],
 
 static bool address_is_number(const char *text)
 {
-    unsigned char bytes[sizeof(struct in6_addr)];
-    return inet_pton(AF_INET, text, bytes) == 1 || inet_pton(AF_INET6, text, bytes) == 1;
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+    struct addrinfo *found;
+    if (getaddrinfo(text, NULL, &hints, &found))
+        return false;
+    freeaddrinfo(found);
+    return true;
 }
 
-int nodes_find_address(struct nodes *nodes, struct error *error)
+void nodes_set_interface(struct launch_host *hosts, uint32_t count, const char *own)
 {
-    const char *own = nodes->hosts[nodes->self].address, *interface = env_text("SHOAL_INTERFACE");
+    const char *interface = strchr(own, '%');
+    for (uint32_t i = 0; interface && i < count; i++) {
+        char *its = strchr(hosts[i].address, '%');
+        if (its)
+            snprintf(its, (size_t)(hosts[i].address + LAUNCH_HOST_BYTES - its), "%s", interface);
+    }
+}
+
+static int address_choose(struct nodes *nodes, const char *own, struct error *error)
+{
+    const char *interface = env_text("SHOAL_INTERFACE");
     /* The host's own name may stand for the loopback here, as Debian has it. */
     int both = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
     snprintf(nodes->listen, sizeof(nodes->listen), "%s",
@@ -151,8 +176,21 @@ int nodes_find_address(struct nodes *nodes, struct error *error)
         close(both);
     if (interface)
         return address_of_interface(interface, nodes->address, error);
+    if (strchr(own, '%') && !address_is_number(own))
+        return error_set(error, ERR_INVALID,
+                         "--hosts: this node has no interface %s, by which %s is to be reached; "
+                         "SHOAL_INTERFACE names another",
+                         strchr(own, '%') + 1, own);
     if (!address_is_number(own))
         return address_wait(nodes, nodes->address, error);
     snprintf(nodes->address, sizeof(nodes->address), "%s", own);
     return 0;
+}
+
+int nodes_find_address(struct nodes *nodes, struct error *error)
+{
+    int code = address_choose(nodes, nodes->hosts[nodes->self].address, error);
+    if (code == 0)
+        nodes_set_interface(nodes->hosts, nodes->count, nodes->address);
+    return code;
 }

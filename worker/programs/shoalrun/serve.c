@@ -13,6 +13,7 @@
 
 #include "common/text/number_text.h"
 #include "worker/programs/shoalrun/embedded.h"
+#include "worker/programs/shoalrun/nodes.h"
 #include "worker/programs/shoalrun/run_secret.h"
 
 struct served {
@@ -107,6 +108,8 @@ static int serve_hear_all(struct served *served, struct error *error)
     int code = serve_hear(served->secret, sizeof(served->secret), error);
     for (uint32_t i = 0; code > 0 && i < served->nodes; i++)
         code = serve_hear_node(served, i, error);
+    if (code > 0)
+        nodes_set_interface(served->hosts, served->nodes, served->options->serve);
     return code;
 }
 

@@ -219,6 +219,43 @@ START_TEST(test_ports)
 END_TEST
 
 /* The key of a user: made once, nobody else's, and each run has a secret of its own. */
+/* The interface behind a link-local address is that of the node whose address it is. */
+START_TEST(test_addresses)
+{
+    static const struct {
+        const char *own, *interface;          /* SHOAL_INTERFACE */
+        const char *address, *listen, *other; /* what is found; NULL: what is wrong, in listen */
+    } rows[] = {
+        {"10.0.0.1", NULL, "10.0.0.1", "10.0.0.1", "fe80::2%eth9"},
+        {"fd00::1", NULL, "fd00::1", "fd00::1", "fe80::2%eth9"},
+        {"fe80::1%lo", NULL, "fe80::1%lo", "fe80::1%lo", "fe80::2%lo"},
+        {"10.0.0.1", "lo", "127.0.0.1", "10.0.0.1", "fe80::2%eth9"},
+        {"fe80::1%eth9", NULL, NULL, "this node has no interface eth9, by which fe80::1%eth9",
+         NULL},
+        {"10.0.0.1", "eth9", NULL, "network interface eth9 has no IPv4 and no IPv6 address", NULL},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct launch_host hosts[2] = {{.name = "a"}, {.name = "b", .address = "fe80::2%eth9"}};
+        struct nodes nodes = {.count = 2, .hosts = hosts};
+        struct error error = {0};
+        strcpy(hosts[0].address, rows[i].own);
+        if (rows[i].interface)
+            setenv("SHOAL_INTERFACE", rows[i].interface, 1);
+        else
+            unsetenv("SHOAL_INTERFACE");
+        int code = nodes_find_address(&nodes, &error);
+        ck_assert_int_eq(code, rows[i].address ? 0 : ERR_INVALID);
+        if (code < 0) {
+            ck_assert_msg(strstr(error.text, rows[i].listen) != NULL, "%s", error.text);
+            continue;
+        }
+        ck_assert_str_eq(nodes.address, rows[i].address);
+        ck_assert_str_eq(nodes.listen, rows[i].listen);
+        ck_assert_str_eq(hosts[1].address, rows[i].other);
+    }
+}
+END_TEST
+
 START_TEST(test_secrets)
 {
     char *home = suite_make_directory();
@@ -294,6 +331,7 @@ int main(void)
     tcase_add_test(core, test_names);
     tcase_add_loop_test(core, test_places, 0, sizeof(places) / sizeof(places[0]));
     tcase_add_test(core, test_ports);
+    tcase_add_test(core, test_addresses);
     tcase_add_test(core, test_secrets);
     tcase_add_test(core, test_folders);
     suite_add_tcase(suite, core);

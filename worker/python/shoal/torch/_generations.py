@@ -204,7 +204,7 @@ def _share_store(job, deadline, connect_s):
     told = _tell(job, told, deadline)
     problem = None
     if store is None and "host" in told:
-        store, problem = _find_store(told["host"], told["port"], timeout, connect_s)
+        store, problem = _find_store(_hosts.from_here(told["host"]), told["port"], timeout, connect_s)
     failed = _least(job, job.rank if "error" in told or problem else _NOBODY, deadline)
     if failed == _NOBODY:
         return store

@@ -61,8 +61,9 @@ def resource_config():
 
 
 def interface_address(name):
-    """Return the IPv4 address of a network interface; its IPv6 address, not of the link alone, where it has none."""
-    address = _ipv4_of(name) or _ipv6_addresses().get(name)
+    """Return the IPv4 address of a network interface; its IPv6 address where it has none, and a link-local one,
+    with the interface's name behind it, where it has no other."""
+    address = _ipv4_of(name) or _ipv6_addresses().get(name) or _ipv6_addresses(link_local=True).get(name)
     if not address:
         raise errors.InvalidError(f"the network interface {name} has no IPv4 and no IPv6 address, or does not exist")
     return address
@@ -78,14 +79,15 @@ def _ipv4_of(name):
     return socket.inet_ntoa(answer[20:24])
 
 
-def _ipv6_addresses():
-    """Return {interface: address} of those that are not of the link alone."""
+def _ipv6_addresses(link_local=False):
+    """Return {interface: address} of those that are not link-local; link_local: of those that are."""
     found = {}
     with contextlib.suppress(OSError):
         for line in pathlib.Path("/proc/net/if_inet6").read_text().splitlines():
             digits, _, _, scope, _, name = line.split()
-            if scope != _IPV6_SCOPE_LINK:
-                found.setdefault(name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
+            if (scope == _IPV6_SCOPE_LINK) == link_local:
+                address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
+                found.setdefault(name, f"{address}%{name}" if link_local else address)
     return found
 
 
@@ -104,6 +106,13 @@ def own_address(others=()):
         or _first(_address_towards(address) for address in _SOMEWHERE)
         or _only_address()
     )
+
+
+def from_here(address):
+    """Return an address that another node has given, as this node reaches it: a link-local one, which has the
+    other's interface behind it, gets this node's own."""
+    interface = own_address().partition("%")[2] if "%" in address else ""
+    return f"{address.partition('%')[0]}%{interface}" if interface else address
 
 
 def address_towards_master():
@@ -139,10 +148,11 @@ def _address_towards(address):
     """Return where packets for an address leave this node; no packet is sent."""
     with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((address, 9))
+            # The whole place, for of a pair Python would not take the interface.
+            probe.connect(socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)[0][4])
         except OSError:
             return None
-        return probe.getsockname()[0]
+        return _with_interface(probe.getsockname())
 
 
 def _family(address):
@@ -150,10 +160,16 @@ def _family(address):
 
 
 def _resolve(host):
-    """Return the addresses of a name, those of IPv4 first. One of the link alone says nothing elsewhere."""
+    """Return the addresses of a name, those of IPv4 first. A link-local one leads nowhere without an interface."""
     try:
         found = [one[4] for one in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)]
     except OSError:
         return []
-    usable = [one[0] for one in found if len(one) == 2 or (one[3] == 0 and "%" not in one[0])]
-    return sorted(usable, key=lambda address: ":" in address)
+    usable = [one for one in found if len(one) == 2 or one[3] or not ipaddress.ip_address(one[0]).is_link_local]
+    return sorted(map(_with_interface, usable), key=lambda address: ":" in address)
+
+
+def _with_interface(place):
+    """Return the address of a socket's (host, port, ...), with the name of its interface where it has one."""
+    host = place[0].partition("%")[0]
+    return f"{host}%{socket.if_indextoname(place[3])}" if place[3:] and place[3] else host

@@ -24,7 +24,8 @@ from shoal.torch import _hosts, _rendezvous, _versions
 
 # A handle says who this is. Where no daemon is configured it also names the meeting in which the daemon began, and a
 # store.
-_HANDLE = re.compile(r"shoal/[0-9a-f]{32}(/(?P<meeting>[0-9a-f]{16})/(?P<host>[0-9a-f.:]{2,45}):(?P<port>[0-9]{1,5}))?")
+_HOST = r"(?P<host>[0-9a-f.:]{2,45}(%[0-9A-Za-z_.-]{1,15})?)"
+_HANDLE = re.compile(rf"shoal/[0-9a-f]{{32}}(/(?P<meeting>[0-9a-f]{{16}})/{_HOST}:(?P<port>[0-9]{{1,5}}))?")
 
 
 class Reconfigurable:
@@ -91,7 +92,7 @@ class Reconfigurable:
         """Return this step's Place, whose daemon all members' daemons know. said: what each handle says."""
         if len({its["meeting"] for its in said}) == 1:
             return self._place.of_job(name)
-        store = _versions.make_store(said[0]["host"], int(said[0]["port"]), False, timeout)
+        store = _versions.make_store(_hosts.from_here(said[0]["host"]), int(said[0]["port"]), False, timeout)
         return _rendezvous.meet(dist.PrefixStore(name, store), rank, len(said), timeout, name)
 
     def _check_whole(self, what):
