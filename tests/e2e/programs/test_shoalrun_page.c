@@ -75,8 +75,7 @@ static void check_page(const char *words, const char *jobs)
     const char *said = strstr(process_errors(process), ADDRESS);
     uint16_t port = (uint16_t)strtoul(said + strlen(ADDRESS), NULL, 10);
     expect_answer(port, "/", "<!doctype html>");
-    expect_answer(port, "/status.json",
-                  nodes_port ? "\"node\":\"127.0.0.1\"" : "\"node\":\"node0\"");
+    expect_answer(port, "/status.json", nodes_port ? "\"node\":\"127.0.0.1\"" : "\"node\":\"");
     expect_answer(port, "/status.json", jobs);
     stop_file_raise(&stop);
     ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 0);

@@ -108,6 +108,7 @@ struct launch_host {
 struct launch_config {
     uint32_t worker_nodes, cpu_nodes;
     const struct launch_host *hosts; /* [worker_nodes + cpu_nodes]; NULL: all on this machine */
+    const char *name;                /* of the only daemon; NULL: "node0" */
     const uint16_t *ports;           /* [worker_nodes + cpu_nodes]: control ports */
     const char *listen;              /* address; NULL: 127.0.0.1 */
     const char *fabric;              /* address for data; NULL: the daemon's default */
@@ -120,7 +121,7 @@ struct launch_config {
     const char *extra;               /* JSON text of an object whose keys come on top; NULL: none */
     const char *extra_name;          /* what `extra` is called in messages */
 };
-/* The name of a node. */
+/* Write the name of a node. */
 void launch_config_name(const struct launch_config *config, uint32_t node,
                         char name[LAUNCH_JOB_BYTES]);
 /* The configuration of daemon number `self`. The daemons know each other by the secret of the run,
@@ -136,6 +137,8 @@ int launch_config_text(const struct launch_config *config, uint32_t self, const 
 int launch_status_page(const char *status, char url[LAUNCH_URL_BYTES]);
 /* Whether the daemons have `recovery`: jobs outlive one that is killed. */
 bool launch_config_recovers(const char *text);
+/* Write this host's name in the characters that a node's name may have. */
+void launch_host_name(char name[LAUNCH_JOB_BYTES]);
 /* Nodes with workers are "node0", "node1", ...; CPU nodes, which come after them, "cpu0", ... */
 void launch_node_name(char name[LAUNCH_JOB_BYTES], uint32_t worker_nodes, uint32_t node);
 

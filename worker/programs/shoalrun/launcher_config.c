@@ -1,8 +1,10 @@
 /* The configuration files of embedded daemons. */
+#include <ctype.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/config/config.h"
 #include "common/text/json_comments.h"
@@ -14,11 +16,23 @@
 
 #define ARENA_BYTES (UINT64_C(1) << 40) /* more than workers ask for by themselves */
 
+void launch_host_name(char name[LAUNCH_JOB_BYTES])
+{
+    char host[LAUNCH_HOST_BYTES] = "";
+    gethostname(host, sizeof(host) - 1);
+    for (char *at = host; *at; at++)
+        if (!isalnum((unsigned char)*at) && !strchr("._-", *at))
+            *at = '-';
+    snprintf(name, LAUNCH_JOB_BYTES, "%.63s", *host ? host : "node");
+}
+
 void launch_config_name(const struct launch_config *config, uint32_t node,
                         char name[LAUNCH_JOB_BYTES])
 {
     if (config->hosts)
         snprintf(name, LAUNCH_JOB_BYTES, "%s", config->hosts[node].name);
+    else if (config->name && config->worker_nodes + config->cpu_nodes == 1)
+        snprintf(name, LAUNCH_JOB_BYTES, "%s", config->name);
     else
         launch_node_name(name, config->worker_nodes, node);
 }

@@ -356,6 +356,31 @@ START_TEST(test_config_text)
 }
 END_TEST
 
+/* The only daemon of a run has its host's name. */
+START_TEST(test_config_names)
+{
+    static const struct {
+        const char *name;
+        uint32_t worker_nodes, cpu_nodes;
+        const char *expected;
+    } rows[] = {{"host", 1, 0, "host"},
+                {NULL, 1, 0, "node0"},
+                {"host", 2, 0, "node0"},
+                {"host", 1, 1, "node0"}};
+    char name[LAUNCH_JOB_BYTES], host[256];
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct launch_config config = {.name = rows[i].name,
+                                       .worker_nodes = rows[i].worker_nodes,
+                                       .cpu_nodes = rows[i].cpu_nodes};
+        launch_config_name(&config, 0, name);
+        ck_assert_str_eq(name, rows[i].expected);
+    }
+    launch_host_name(name);
+    ck_assert_int_eq(gethostname(host, sizeof(host)), 0);
+    ck_assert(strncmp(name, host, strcspn(host, "/:_ ")) == 0);
+}
+END_TEST
+
 /* On one machine all daemons together send no more heartbeats than 32 do. */
 START_TEST(test_config_heartbeats)
 {
@@ -565,6 +590,7 @@ int main(void)
     tcase_add_test(plan, test_job_names);
     tcase_add_test(plan, test_weights);
     tcase_add_test(plan, test_config_text);
+    tcase_add_test(plan, test_config_names);
     tcase_add_test(plan, test_config_heartbeats);
     tcase_add_test(plan, test_config_recovers);
     tcase_add_test(plan, test_config_secret);
