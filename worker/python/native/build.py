@@ -2,13 +2,13 @@
 
     build.py --build BUILD      the module goes to BUILD/lib, beside libshoal
 
+All sources are one unit for the compiler, which takes longer over torch's headers than over all of them.
 What has been built from the same sources, by the same compiler, for the same torch, is left as it is.
 Where a compiler, torch or its headers are missing, that is said in one line, and nothing is built: the
 backend in Python does without. A compiler's error is an error.
 """
 
 import argparse
-import concurrent.futures
 import hashlib
 import os
 import pathlib
@@ -112,12 +112,11 @@ def build(build_folder):
     objects.mkdir(parents=True, exist_ok=True)
     module.parent.mkdir(parents=True, exist_ok=True)
     print(f"building the native backend for torch {torch.__version__} (a minute or two)", flush=True)
-    made = [objects / f"{unit.stem}.o" for unit in units()]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
-        jobs = [[*compile_command, "-c", str(unit), "-o", str(o)] for unit, o in zip(units(), made)]
-        list(workers.map(run, jobs))
+    whole, made = objects / "all.cpp", objects / "all.o"
+    whole.write_text("".join(f'#include "{unit.relative_to(TREE)}"\n' for unit in units()))
+    run([*compile_command, "-c", str(whole), "-o", str(made)])
     new = objects / name  # moved into its place whole, for whoever starts meanwhile
-    run([*cxx, "-shared", "-pthread", "-o", str(new), *map(str, made), *link_flags(torch)])
+    run([*cxx, "-shared", "-pthread", "-o", str(new), str(made), *link_flags(torch)])
     os.replace(new, module)
     stamp.write_text(now)
     return module, True

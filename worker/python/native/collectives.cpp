@@ -8,7 +8,6 @@ namespace shoal_native
 namespace
 {
 
-using Started = Collectives::Started;
 using List = Collectives::List;
 using Lists = Collectives::Lists;
 
@@ -82,7 +81,8 @@ std::vector<Parts> equal_parts_of(const List &wholes, int size)
 
 } // namespace
 
-Started Collectives::all_reduce(const List &tensors, const c10d::AllreduceOptions &options)
+Collectives::Started Collectives::all_reduce(const List &tensors,
+                                             const c10d::AllreduceOptions &options)
 {
     std::vector<Reduction> as;
     if (failed || !take_list(tensors) || !take_reduction(tensors, options.reduceOp, &as))
@@ -96,7 +96,7 @@ Started Collectives::all_reduce(const List &tensors, const c10d::AllreduceOption
                  });
 }
 
-Started Collectives::reduce(const List &tensors, const c10d::ReduceOptions &options)
+Collectives::Started Collectives::reduce(const List &tensors, const c10d::ReduceOptions &options)
 {
     std::vector<Reduction> as;
     if (failed || !take_list(tensors) || !take_reduction(tensors, options.reduceOp, &as))
@@ -110,7 +110,8 @@ Started Collectives::reduce(const List &tensors, const c10d::ReduceOptions &opti
                  });
 }
 
-Started Collectives::broadcast(const List &tensors, const c10d::BroadcastOptions &options)
+Collectives::Started Collectives::broadcast(const List &tensors,
+                                            const c10d::BroadcastOptions &options)
 {
     if (failed || !take_list(tensors))
         return {};
@@ -122,7 +123,7 @@ Started Collectives::broadcast(const List &tensors, const c10d::BroadcastOptions
                  });
 }
 
-Started Collectives::barrier(const c10d::BarrierOptions &options)
+Collectives::Started Collectives::barrier(const c10d::BarrierOptions &options)
 {
     if (failed)
         return {};
@@ -131,8 +132,8 @@ Started Collectives::barrier(const c10d::BarrierOptions &options)
     });
 }
 
-Started Collectives::all_gather(const Lists &outputs, const List &tensors,
-                                const c10d::AllgatherOptions &options)
+Collectives::Started Collectives::all_gather(const Lists &outputs, const List &tensors,
+                                             const c10d::AllgatherOptions &options)
 {
     if (failed || !take_list(tensors) || !take_lists(outputs, tensors.size(), size) ||
         !fit(outputs, tensors))
@@ -141,8 +142,8 @@ Started Collectives::all_gather(const Lists &outputs, const List &tensors,
                       listed(tensors, outputs));
 }
 
-Started Collectives::all_gather_into_tensors(const List &outputs, const List &tensors,
-                                             const c10d::AllgatherOptions &options)
+Collectives::Started Collectives::all_gather_into_tensors(const List &outputs, const List &tensors,
+                                                          const c10d::AllgatherOptions &options)
 {
     if (failed || !take_list(outputs) || !take_list(tensors) || !fit(outputs, tensors))
         return {};
@@ -150,8 +151,8 @@ Started Collectives::all_gather_into_tensors(const List &outputs, const List &te
                       equal_parts_of(outputs, size), {tensors, outputs});
 }
 
-Started Collectives::reduce_scatter(const List &outputs, const Lists &tensors,
-                                    const c10d::ReduceScatterOptions &options)
+Collectives::Started Collectives::reduce_scatter(const List &outputs, const Lists &tensors,
+                                                 const c10d::ReduceScatterOptions &options)
 {
     if (failed || !take_list(outputs) || !take_lists(tensors, outputs.size(), size) ||
         !fit(tensors, outputs))
@@ -160,8 +161,8 @@ Started Collectives::reduce_scatter(const List &outputs, const Lists &tensors,
                         from_lists(outputs, tensors));
 }
 
-Started Collectives::reduce_scatter_tensors(const List &outputs, const List &tensors,
-                                            const c10d::ReduceScatterOptions &options)
+Collectives::Started Collectives::reduce_scatter_tensors(const List &outputs, const List &tensors,
+                                                         const c10d::ReduceScatterOptions &options)
 {
     if (failed || !take_list(outputs) || !take_list(tensors) || !fit(tensors, outputs))
         return {};
@@ -169,8 +170,8 @@ Started Collectives::reduce_scatter_tensors(const List &outputs, const List &ten
                         from_lists(outputs, {tensors}));
 }
 
-Started Collectives::gather(const Lists &outputs, const List &tensors,
-                            const c10d::GatherOptions &options)
+Collectives::Started Collectives::gather(const Lists &outputs, const List &tensors,
+                                         const c10d::GatherOptions &options)
 {
     bool is_root = options.rootRank == rank;
     if (failed || !take_list(tensors) ||
@@ -188,8 +189,8 @@ Started Collectives::gather(const Lists &outputs, const List &tensors,
                  });
 }
 
-Started Collectives::scatter(const List &outputs, const Lists &tensors,
-                             const c10d::ScatterOptions &options)
+Collectives::Started Collectives::scatter(const List &outputs, const Lists &tensors,
+                                          const c10d::ScatterOptions &options)
 {
     bool is_root = options.rootRank == rank;
     if (failed || !take_list(outputs) ||
@@ -207,8 +208,8 @@ Started Collectives::scatter(const List &outputs, const Lists &tensors,
                  });
 }
 
-Started Collectives::all_to_all(const List &outputs, const List &tensors,
-                                const c10d::AllToAllOptions &options)
+Collectives::Started Collectives::all_to_all(const List &outputs, const List &tensors,
+                                             const c10d::AllToAllOptions &options)
 {
     if (failed || !take_listed(outputs, size) || !take_listed(tensors, size) ||
         outputs[0].scalar_type() != tensors[0].scalar_type())
@@ -217,10 +218,11 @@ Started Collectives::all_to_all(const List &outputs, const List &tensors,
                     moved_dtype(tensors[0]), {tensors, outputs});
 }
 
-Started Collectives::all_to_all_single(const at::Tensor &output, const at::Tensor &tensor,
-                                       const std::vector<int64_t> &output_sizes,
-                                       const std::vector<int64_t> &input_sizes,
-                                       const c10d::AllToAllOptions &options)
+Collectives::Started Collectives::all_to_all_single(const at::Tensor &output,
+                                                    const at::Tensor &tensor,
+                                                    const std::vector<int64_t> &output_sizes,
+                                                    const std::vector<int64_t> &input_sizes,
+                                                    const c10d::AllToAllOptions &options)
 {
     Parts from, to;
     if (failed || !take(output) || !take(tensor) || output.scalar_type() != tensor.scalar_type() ||
@@ -230,7 +232,7 @@ Started Collectives::all_to_all_single(const at::Tensor &output, const at::Tenso
                     {{tensor}, {output}});
 }
 
-Started Collectives::send(const List &tensors, int peer, int tag)
+Collectives::Started Collectives::send(const List &tensors, int peer, int tag)
 {
     if (failed || !take_list(tensors))
         return {};
@@ -243,7 +245,7 @@ Started Collectives::send(const List &tensors, int peer, int tag)
         peer);
 }
 
-Started Collectives::recv(const List &tensors, int peer, int tag)
+Collectives::Started Collectives::recv(const List &tensors, int peer, int tag)
 {
     if (failed || !take_list(tensors))
         return {};
@@ -256,7 +258,7 @@ Started Collectives::recv(const List &tensors, int peer, int tag)
         peer);
 }
 
-Started Collectives::recv_any(const List &tensors, int tag)
+Collectives::Started Collectives::recv_any(const List &tensors, int tag)
 {
     if (failed || !take_list(tensors) || tensors.size() != 1)
         return {};
@@ -292,8 +294,9 @@ bool Collectives::fit(const List &wholes, const List &parts) const
 }
 
 /* parts: where each rank's tensor goes. */
-Started Collectives::gather_all(const char *verb, Milliseconds limit, const List &tensors,
-                                const std::vector<Parts> &parts, Tensors &&used)
+Collectives::Started Collectives::gather_all(const char *verb, Milliseconds limit,
+                                             const List &tensors, const std::vector<Parts> &parts,
+                                             Tensors &&used)
 {
     return start(
         tensors.size(), verb, limit, std::move(used), [&](size_t i, shoal_request **request) {
@@ -304,9 +307,10 @@ Started Collectives::gather_all(const char *verb, Milliseconds limit, const List
 }
 
 /* parts: what is for each rank. */
-Started Collectives::scatter_sums(const char *verb, const c10d::ReduceScatterOptions &options,
-                                  const List &outputs, const std::vector<Parts> &parts,
-                                  Tensors &&used)
+Collectives::Started Collectives::scatter_sums(const char *verb,
+                                               const c10d::ReduceScatterOptions &options,
+                                               const List &outputs, const std::vector<Parts> &parts,
+                                               Tensors &&used)
 {
     std::vector<Reduction> as;
     if (!take_reduction(outputs, options.reduceOp, &as))
@@ -319,8 +323,9 @@ Started Collectives::scatter_sums(const char *verb, const c10d::ReduceScatterOpt
                  });
 }
 
-Started Collectives::exchange(const char *verb, const c10d::AllToAllOptions &options,
-                              const Parts &from, const Parts &to, shoal_dtype dtype, Tensors &&used)
+Collectives::Started Collectives::exchange(const char *verb, const c10d::AllToAllOptions &options,
+                                           const Parts &from, const Parts &to, shoal_dtype dtype,
+                                           Tensors &&used)
 {
     return start(1, verb, options.timeout, std::move(used), [&](size_t, shoal_request **request) {
         return session->library->all_to_all_v(handle, from.places.data(), from.counts.data(),
@@ -330,8 +335,8 @@ Started Collectives::exchange(const char *verb, const c10d::AllToAllOptions &opt
 
 /* call(i, request) starts request i of `count`. */
 template <typename Start>
-Started Collectives::start(size_t count, const char *verb, Milliseconds limit, Tensors &&used,
-                           const Start &call, int peer)
+Collectives::Started Collectives::start(size_t count, const char *verb, Milliseconds limit,
+                                        Tensors &&used, const Start &call, int peer)
 {
     auto tensors = std::make_shared<const Tensors>(std::move(used));
     session->expire_oldest();

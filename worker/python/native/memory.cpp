@@ -6,7 +6,7 @@ namespace shoal_native
 namespace
 {
 
-void *take(Session &session, size_t bytes)
+void *take_bytes(Session &session, size_t bytes)
 {
     if (bytes == 0 || !session.job || !session.enter())
         return nullptr;
@@ -25,7 +25,7 @@ void *take(Session &session, size_t bytes)
 at::Tensor allocate(Session &session, int64_t size, const at::TensorOptions &options)
 {
     void *memory = options.device().is_cpu() && size > 0
-                       ? take(session, static_cast<size_t>(size) * options.dtype().itemsize())
+                       ? take_bytes(session, static_cast<size_t>(size) * options.dtype().itemsize())
                        : nullptr;
     if (!memory)
         return at::empty({size}, options);
