@@ -285,13 +285,12 @@ def imports_of_data_parallel():
 
 def names_of(script):
     """The cases that a ranks_<noun>.py runs, without importing it (and torch): its own and those of
-    modules that it takes in or runs too, but for what it deletes."""
+    modules that it takes in or runs too."""
     text = (RANKS / script).read_text()
     names = re.findall(r"^def (test_\w+)", text, re.MULTILINE)
     for module in re.findall(r"^(?:from | *ranks\.run\(\")(ranks_\w+)", text, re.MULTILINE):
         names += names_of(f"{module}.py")
-    deleted = re.findall(r"^del (test_\w+)", text, re.MULTILINE)
-    return [name for name in names if name not in deleted]
+    return names
 
 
 def main():

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from ranks_types import *  # noqa: F403
 from sample_tensors import DTYPES, check_equal, everybody, group, values
+from shoal import errors
 from torch.distributed import ReduceOp
 
 
@@ -324,6 +325,39 @@ def test_a_wait_with_a_timeout():
     assert work.wait(datetime.timedelta(seconds=60))
     assert torch.all(tensor == dist.get_world_size())
     assert work.wait(datetime.timedelta(seconds=1))
+
+
+def test_a_receive_whose_wait_has_expired():
+    """It ends, and the group with it: what the sender sends later comes into no tensor that is used for something else
+    by then. To wait again for a send is allowed."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    ways = {
+        "recv": lambda group, tensor: dist.irecv(tensor, 1, group=group),
+        "from any rank": lambda group, tensor: dist.irecv(tensor, group=group),
+        "batch": lambda group, tensor: dist.batch_isend_irecv([dist.P2POp(dist.irecv, tensor, 1, group)])[0],
+    }
+    for name, receive in ways.items():
+        pair = dist.new_group(backend="shoal", timeout=ranks.TIMEOUT)
+        if rank == 0:
+            work = receive(pair, torch.empty(4))
+            error = ranks.raises(errors.TimeoutError, lambda: work.wait(datetime.timedelta(seconds=0.2)))
+            assert "recv" in str(error) and "wait's timeout of 0.2 s" in str(error), (name, error)
+            ranks.raises(errors.TimeoutError, work.wait)
+            later = ranks.raises(errors.TimeoutError, lambda: dist.recv(torch.empty(4), 1, group=pair))
+            assert str(later) == str(error), (name, later)
+        dist.barrier(group=ranks.gloo)
+    if size < 2:
+        return
+    tensor = torch.full((4,), float(rank))
+    if rank == 0:
+        work = dist.isend(tensor, 1, group=group())
+        ranks.raises(errors.TimeoutError, lambda: work.wait(datetime.timedelta(seconds=0.2)))
+    dist.barrier(group=ranks.gloo)
+    if rank == 1:
+        dist.recv(tensor, 0, group=group())
+        assert not tensor.any()
+    if rank == 0:
+        work.wait()
 
 
 def test_objects():

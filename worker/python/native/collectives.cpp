@@ -255,7 +255,7 @@ Collectives::Started Collectives::recv(const List &tensors, int peer, int tag)
             return session->library->recv(handle, tensors[i].data_ptr(), moved_count(tensors[i]),
                                           moved_dtype(tensors[i]), peer, tag, request);
         },
-        peer);
+        peer, true);
 }
 
 Collectives::Started Collectives::recv_any(const List &tensors, int tag)
@@ -265,12 +265,14 @@ Collectives::Started Collectives::recv_any(const List &tensors, int tag)
     Tensors used = in_place(tensors);
     used.source = std::make_shared<int>(-1);
     int *source = used.source.get();
-    return start(1, "recv from any rank of the group", timeout, std::move(used),
-                 [&](size_t i, shoal_request **request) {
-                     return session->library->recv_any(
-                         handle, tensors[i].data_ptr(), moved_count(tensors[i]),
-                         moved_dtype(tensors[i]), tag, source, request);
-                 });
+    return start(
+        1, "recv from any rank of the group", timeout, std::move(used),
+        [&](size_t i, shoal_request **request) {
+            return session->library->recv_any(handle, tensors[i].data_ptr(),
+                                              moved_count(tensors[i]), moved_dtype(tensors[i]), tag,
+                                              source, request);
+        },
+        -1, true);
 }
 
 /* Whether this rank's part in each list is as large as its tensor. */
@@ -336,14 +338,14 @@ Collectives::Started Collectives::exchange(const char *verb, const c10d::AllToAl
 /* call(i, request) starts request i of `count`. */
 template <typename Start>
 Collectives::Started Collectives::start(size_t count, const char *verb, Milliseconds limit,
-                                        Tensors &&used, const Start &call, int peer)
+                                        Tensors &&used, const Start &call, int peer, bool receives)
 {
     auto tensors = std::make_shared<const Tensors>(std::move(used));
     session->expire_oldest();
     Starting starting(*session);
     if (!starting.entered)
         return {};
-    Call said{verb, peer, ++sequence, limit.count() > 0 ? limit : timeout.load()};
+    Call said{verb, peer, ++sequence, limit.count() > 0 ? limit : timeout.load(), receives};
     Operations operations;
     operations.reserve(count);
     for (size_t i = 0; i < count; i++) {

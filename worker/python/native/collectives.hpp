@@ -62,7 +62,7 @@ class Collectives : public Group
                      const Parts &to, shoal_dtype dtype, Tensors &&used);
     template <typename Start>
     Started start(size_t count, const char *verb, Milliseconds limit, Tensors &&used,
-                  const Start &call, int peer = -1);
+                  const Start &call, int peer = -1, bool receives = false);
     void leave(const Operations &operations, const Error &why);
 };
 

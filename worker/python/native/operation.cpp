@@ -96,9 +96,12 @@ void Operation::wait_until(Clock::time_point end, std::optional<Milliseconds> li
         } else if (!limit) {
             expire();
         } else {
-            throw Error(SHOAL_ETIMEOUT, "timed out: " + name() +
-                                            " has not completed within wait's timeout of " +
-                                            seconds(*limit) + " s");
+            Error why(SHOAL_ETIMEOUT, "timed out: " + name() +
+                                          " has not completed within wait's timeout of " +
+                                          seconds(*limit) + " s");
+            if (!call.receives)
+                throw why;
+            give_up(std::move(why)); /* a later message would go where nobody looks any more */
         }
     }
     if (error)

@@ -128,6 +128,7 @@ struct Call {
     int peer;         /* a rank of the group; -1: none is named */
     uint64_t number;  /* of the group's calls */
     Milliseconds timeout;
+    bool receives; /* a wait whose time runs out ends it, and the group with it */
 };
 
 /* One request of the library, the memory that it uses, and how it went.

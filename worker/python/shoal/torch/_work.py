@@ -287,9 +287,12 @@ class Operation:
             elif timeout_s is None:
                 self.expire()
             else:
-                raise errors.TimeoutError(
+                why = errors.TimeoutError(
                     f"timed out: {self.name} has not completed within wait's timeout of {timeout_s:g} s"
                 )
+                if self._way is None or self._way[0] != "recv":
+                    raise why
+                self.fail(why)  # a later message would go where nobody looks any more
         return self._join()
 
     def wait_on_host(self):
