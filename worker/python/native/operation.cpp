@@ -1,6 +1,7 @@
 #include "worker/python/native/operation.hpp"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -169,7 +170,7 @@ void Operation::publish(State next, std::optional<Error> why)
 
 void Operation::tell()
 {
-    std::deque<std::function<void(const Error *)>> told;
+    std::vector<std::function<void(const Error *)>> told;
     {
         std::lock_guard<std::mutex> held(moving);
         told.swap(listeners);
@@ -277,14 +278,29 @@ void Operation::forget(const Error &why)
     request = nullptr;
 }
 
+OwnProcess::OwnProcess()
+{
+    auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    void *page = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+        throw Error(SHOAL_EMEMORY, "out of memory for a page that a forked process finds empty");
+    if (madvise(page, bytes, MADV_WIPEONFORK) != 0) {
+        munmap(page, bytes);
+        throw Error(SHOAL_EUNSUPPORTED,
+                    "this kernel has no memory that a forked process finds empty (Linux 4.14)");
+    }
+    mark = static_cast<volatile unsigned char *>(page);
+    *mark = 1;
+}
+
+OwnProcess::~OwnProcess()
+{
+    munmap(const_cast<unsigned char *>(mark), static_cast<size_t>(sysconf(_SC_PAGESIZE)));
+}
+
 Session::Session(std::shared_ptr<const Library> library, shoal_job *job)
     : library(std::move(library)), job(job), pid(getpid())
 {
-}
-
-bool Session::own_process() const
-{
-    return pid == getpid();
 }
 
 void Session::check_process() const

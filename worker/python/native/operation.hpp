@@ -14,6 +14,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "worker/python/native/library.hpp"
 
@@ -26,6 +27,24 @@ using Milliseconds = std::chrono::milliseconds;
 class Group;
 class Operation;
 
+/* A mark of the process that made it, which a process forked from that does not have: the kernel
+ * empties its page there. To ask for the process's number in each call would be a system call. */
+class OwnProcess
+{
+  public:
+    OwnProcess();
+    OwnProcess(const OwnProcess &) = delete;
+    ~OwnProcess();
+
+    bool is_own() const
+    {
+        return *mark != 0;
+    }
+
+  private:
+    volatile unsigned char *mark;
+};
+
 /* The operations of a job. Its thread sleeps unless an operation is watched. Threads keep it, so
  * that it is never destroyed while they sleep in it: not in a forked child either, where they are
  * not. */
@@ -36,7 +55,10 @@ class Session : public std::enable_shared_from_this<Session>
     Session(std::shared_ptr<const Library> library, shoal_job *job);
 
     /* False in a process that was forked from the job's. */
-    bool own_process() const;
+    bool own_process() const
+    {
+        return process.is_own();
+    }
     /* Whether collectives may be started: its own process, and not closed. */
     bool open() const
     {
@@ -81,6 +103,7 @@ class Session : public std::enable_shared_from_this<Session>
     bool quiet_but_for(std::thread::id caller) const;
 
     const pid_t pid;
+    const OwnProcess process;
     std::mutex lock;
     std::condition_variable changed;
     std::list<std::shared_ptr<Operation>> under_way;
@@ -208,7 +231,7 @@ class Operation : public std::enable_shared_from_this<Operation>
     std::mutex moving;                   /* of the state */
     std::atomic<State> state{RUNNING};
     std::optional<Error> error;
-    std::deque<std::function<void(const Error *)>> listeners; /* under `moving` */
+    std::vector<std::function<void(const Error *)>> listeners; /* under `moving` */
 };
 
 } // namespace shoal_native
