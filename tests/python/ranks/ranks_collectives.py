@@ -1,6 +1,8 @@
 """Collectives on tensors of every kind, compared with gloo's or with what must come out."""
 
 import datetime
+import gc
+import weakref
 
 import ranks
 import torch
@@ -358,6 +360,32 @@ def test_a_receive_whose_wait_has_expired():
         assert not tensor.any()
     if rank == 0:
         work.wait()
+
+
+def test_what_has_failed_keeps_nothing_of_who_waited():
+    """A wrapper that waited lives no longer than its user's last name for it; the error is there for whoever waits
+    late."""
+    rank = dist.get_rank()
+    if dist.get_world_size() < 2:
+        return
+    gone = []
+    for kind, sends in ((errors.TimeoutError, False), (errors.MismatchError, True)):
+        pair, work = dist.new_group(backend="shoal", timeout=ranks.TIMEOUT), None
+        if rank == 0:
+            work = dist.irecv(torch.empty(4), 1, group=pair)
+        elif rank == 1 and sends:
+            work = dist.isend(torch.empty(5), 0, group=pair)
+        gone += [(kind, _wait_with_something_in_hand(work, kind)) for _ in range(2 if work else 0)]
+        dist.barrier(group=ranks.gloo)
+    gc.collect()
+    assert [kind for kind, one in gone if one()] == []
+
+
+def _wait_with_something_in_hand(work, kind):
+    in_hand = torch.nn.Module()
+    wait_s = 0.2 if kind is errors.TimeoutError else 60
+    ranks.raises(kind, lambda: work.wait(datetime.timedelta(seconds=wait_s)))
+    return weakref.ref(in_hand)
 
 
 def test_objects():

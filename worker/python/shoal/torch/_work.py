@@ -9,6 +9,7 @@ operation up first. Whoever waits moves the data itself (shoal_wait); the thread
 
 import collections
 import contextlib
+import copy
 import math
 import os
 import select
@@ -86,8 +87,7 @@ class Operation:
         while self.requests:
             if not self._take_request(SLICE_S) and time.monotonic() >= self.deadline:
                 self.error = self._timed_out()
-            if self.error:
-                raise self.error
+            self._raise_error()
 
     def make_work(self, completions, on_failure):
         """torch's Work of it, once its requests have been made."""
@@ -152,9 +152,14 @@ class Operation:
             return self.states.now is STREAMED and not self.error
         return not self.published.is_set()
 
-    def _outcome(self, _):
+    def _raise_error(self):
+        """Raise a copy of its error, if any: the operation is kept for whoever waits late, and an exception keeps the
+        frames that it went through, with all that is in them."""
         if self.error:
-            raise self.error
+            raise copy.copy(self.error)
+
+    def _outcome(self, _):
+        self._raise_error()
         return self.value
 
     def _take_request(self, wait_s):
@@ -164,7 +169,7 @@ class Operation:
             if not (request.wait(max(1, int(wait_s * 1000))) if wait_s else request.test()):
                 return False
         except errors.ShoalError as error:
-            self.error = self.error or error
+            self.error = self.error or error.with_traceback(None)  # as in _raise_error()
         self.requests.popleft()
         return True
 
@@ -182,7 +187,7 @@ class Operation:
             elif not self.error and not self._by_stream:
                 self._follow_on_stream()
         except Exception as error:  # raised where the operation is waited for
-            self.error = error
+            self.error = error.with_traceback(None)
             self._on_failure = None  # the ranks have done it: the group is well
         self.kept.clear()
         self.finishers.clear()
@@ -300,12 +305,10 @@ class Operation:
         while not (self.states.published or self.error or self.advance(SLICE_S)):
             if time.monotonic() >= self.deadline:
                 self.expire()
-        if self.error:
-            raise self.error
+        self._raise_error()
 
     def _join(self):
-        if self.error:
-            raise self.error
+        self._raise_error()
         if self.event:
             _streams.runtime.join(self.device, self.event)
         return True
