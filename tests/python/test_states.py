@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sys
 import threading
+import time
 import types
 import unittest
 
@@ -196,6 +197,31 @@ class Way(unittest.TestCase):
         self.assertEqual([len(self.failures), self.finished], [1, []])
         with self.assertRaises(self.errors.DisconnectedError):
             operation.wait(None)
+
+    def test_going_on_waits_for_the_thread_that_tells_of_its_end(self):
+        """The operation is over before its Work is complete: another thread is between the two."""
+        request, completions = Request(), self.work.Completions(None)
+        begins_to_tell, may_tell = threading.Event(), threading.Event()
+        self.addCleanup(completions.close)
+        operation = self.make([request])
+        completions.pending[id(operation)] = operation
+        tell = operation._tell
+        operation._tell = lambda: (begins_to_tell.set(), may_tell.wait(), tell())
+
+        class Published(threading.Event):
+            def wait(self, timeout=None):
+                may_tell.set()
+                return super().wait(timeout)
+
+        operation.published = Published()
+        request.end()
+        thread = threading.Thread(target=operation.advance)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(may_tell.set)
+        begins_to_tell.wait()
+        completions.settle(time.monotonic() + 60, self.errors.StateError("gone on"))
+        self.assertTrue(operation.published.is_set() and operation.work.is_completed())
 
     def test_its_time_runs_out_and_its_memory_is_kept_until_it_is_over(self):
         request = Request()

@@ -491,6 +491,7 @@ class Completions(threading.Thread):
                 if time.monotonic() >= end:
                     operation.fail(error)
                     break
+            operation.published.wait(max(0.0, end - time.monotonic()))  # another thread may be at it
 
     def end_streamed(self, limit_s):
         """Until what streams wait for is over: whoever called wait() counts it as done, and other ranks wait for
