@@ -108,6 +108,7 @@ NAMES = {
         "DistributedDataParallel.__init__.__code__.co_names.index('_delay_all_reduce_all_params')",
         "DistributedDataParallel.__init__.__code__.co_names.index('_has_rebuilt_buckets')",
         "DistributedDataParallel.__init__.__code__.co_names.index('_use_python_reducer')",
+        "DistributedDataParallel._check_comm_hook",
         "DistributedDataParallel._ddp_init_helper",
         "DistributedDataParallel._lazy_init",
         "DistributedDataParallel._lazy_init.__code__.co_names.index('_lazy_init_ran')",

@@ -4,6 +4,7 @@ both raise. And where its gradients lie."""
 import collections
 import contextlib
 import copy
+import datetime
 import functools
 import gc
 import inspect
@@ -277,18 +278,72 @@ def test_compiled(wrap):
 
 @beside_gloo
 def test_a_hook_of_its_own(wrap):
-    """Of the script, which doubles."""
-
-    def hook(group, bucket):
-        work = dist.all_reduce(bucket.buffer().mul_(2), group=group, async_op=True)
-        return work.get_future().then(lambda done: done.value()[0])
-
+    """The script has one, which doubles."""
     wrapped = wrap(make())
-    wrapped.register_comm_hook(wrapped.process_group, hook)
+    wrapped.register_comm_hook(wrapped.process_group, doubling)
     train(wrapped)
     if isinstance(wrapped, shoal.torch.DistributedDataParallel):
         ranks.raises(shoal.StateError, wrapped.statistics)
     return wrapped.module
+
+
+def doubling(group, bucket):
+    work = dist.all_reduce(bucket.buffer().mul_(2), group=group, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+@beside_gloo
+def test_a_hook_after_the_first_pass(wrap):
+    """Its averages are the script's from then on; a second one is refused, as torch refuses it."""
+    wrapped = train(wrap(make()), range(2))
+    wrapped.register_comm_hook(wrapped.process_group, doubling)
+    train(wrapped, range(2, 4))
+    ranks.raises(RuntimeError, lambda: wrapped.register_comm_hook(wrapped.process_group, doubling))
+    if isinstance(wrapped, shoal.torch.DistributedDataParallel):
+        ranks.raises(shoal.StateError, wrapped.statistics)
+    return train(wrapped, range(4, 5)).module
+
+
+def test_a_hook_of_torchs_own_after_the_first_pass():
+    """It cannot be taken any more: that is said, and training goes on."""
+    wrapped = train(shoal.torch.DistributedDataParallel(make()), range(1))
+    late = ranks.raises(
+        shoal.UnsupportedError,
+        lambda: wrapped._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE),
+    )
+    assert "before the first forward pass" in str(late), late
+    train(wrapped, range(1, 2))
+    assert wrapped.statistics()["buffers"] == 1
+
+
+def test_late_averages_of_a_pass_that_raised():
+    """Rank 0 has raised and goes on while rank 1 has not yet come to the same averages: they do not come into what rank
+    0 does next."""
+    module, store = make(), dist.PrefixStore("late", dist.distributed_c10d._get_default_store())
+    wrapped = train(shoal.torch.DistributedDataParallel(module, bucket_cap_mb=0.0001), range(2))
+    wait_for_rank_0 = functools.partial(store.wait, ["went on"], datetime.timedelta(seconds=1))
+
+    def refuse(gradient):
+        raise ArithmeticError("refused")
+
+    def be_late(gradient):
+        with contextlib.suppress(RuntimeError):  # rank 0 waits for these averages, so it has not gone on
+            wait_for_rank_0()
+
+    outputs = wrapped(inputs_of(2))
+    if dist.get_rank() == 1:
+        outputs.register_hook(be_late)
+    module.second.bias.register_hook(refuse)
+    ranks.raises(ArithmeticError, outputs.square().mean().backward)
+    ranks.raises(RuntimeError, lambda: wrapped(inputs_of(3)))  # torch wants another wrapper
+    wrapped.zero_grad(set_to_none=False)
+    if dist.get_rank() == 0:
+        store.set("went on", "")
+    dist.barrier(group=ranks.gloo)
+    del wrapped
+    gc.collect()
+    dist.barrier(group=ranks.shoal_group)  # what was asked for before is over with it
+    assert not any(parameter.grad.any() for parameter in module.parameters())
 
 
 @beside_gloo

@@ -28,13 +28,8 @@ Averages::Averages(c10::intrusive_ptr<c10d::ProcessGroup> group, bool static_gra
 
 c10::intrusive_ptr<c10::ivalue::Future> Averages::start(c10d::GradBucket &bucket)
 {
-    std::vector<Bucket> given_up; /* of a pass that has raised; they go on by themselves */
-    if (bucket.getIndex() == 0) {
-        std::lock_guard<std::mutex> held(lock);
-        given_up.swap(under_way);
-        finishing.clear();
-        step = Numbers();
-    }
+    if (bucket.getIndex() == 0)
+        begin();
     look();
     std::vector<at::Tensor> tensors{bucket.getBufferRef()};
     c10d::AllreduceOptions options;
@@ -61,6 +56,36 @@ c10::intrusive_ptr<c10::ivalue::Future> Averages::start(c10d::GradBucket &bucket
     if (static_graph && bucket.isLast())
         finish();
     return future;
+}
+
+void Averages::begin()
+{
+    settle(); /* a pass that has raised has left some, where no forward pass came in between */
+    std::lock_guard<std::mutex> held(lock);
+    finishing.clear();
+    step = Numbers();
+}
+
+void Averages::settle()
+{
+    std::vector<Bucket> left;
+    {
+        std::lock_guard<std::mutex> held(lock);
+        left.swap(under_way);
+    }
+    for (auto &bucket : left) {
+        try {
+            bucket.work->wait_for(std::nullopt);
+        } catch (const Error &) {
+            /* The group has failed, and says so when it is next used. */
+        }
+    }
+}
+
+void Averages::hand_over(std::unique_ptr<c10d::CommHookInterface> hook)
+{
+    settle();
+    script = std::move(hook);
 }
 
 /* Note which of them are complete by now. */

@@ -24,6 +24,15 @@ class Averages : public std::enable_shared_from_this<Averages>
     Averages(c10::intrusive_ptr<c10d::ProcessGroup> group, bool static_graph);
 
     c10::intrusive_ptr<c10::ivalue::Future> start(c10d::GradBucket &bucket);
+    /* Wait for the averages of a pass that has raised, which write into the buckets. */
+    void settle();
+    /* Have the script's hook do what start() does, from now on. */
+    void hand_over(std::unique_ptr<c10d::CommHookInterface> hook);
+    /* The script's hook, or null. */
+    c10d::CommHookInterface *script_hook() const
+    {
+        return script.get();
+    }
     /* Return figures of the last backward pass: "buffers" and "bytes" that were sent;
      * "communication_ns", while one of them was not known to be complete; "exposed_ns", while it
      * was waited for. */
@@ -42,6 +51,7 @@ class Averages : public std::enable_shared_from_this<Averages>
         Clock::duration communication{}, exposed{};
     };
 
+    void begin();
     void look();
     void finish();
     void count(const std::vector<Bucket> &buckets, Clock::time_point waited_from);
@@ -52,6 +62,7 @@ class Averages : public std::enable_shared_from_this<Averages>
     std::vector<Bucket> under_way;
     std::set<int> finishing; /* backward passes at whose ends finish() is called */
     Numbers step, last;
+    std::unique_ptr<c10d::CommHookInterface> script; /* not changed while a pass runs */
 };
 
 /* The hook itself, which is the reducer's. */
@@ -63,11 +74,14 @@ class Average final : public c10d::CommHookInterface
     }
     c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket &bucket) override
     {
-        return averages->start(bucket);
+        auto *script = averages->script_hook();
+        return script ? script->runHook(bucket) : averages->start(bucket);
     }
     at::Tensor parseHookResult(const c10::IValue &result) override
     {
-        return c10d::detail::parseCppCommHookResult(result);
+        auto *script = averages->script_hook();
+        return script ? script->parseHookResult(result)
+                      : c10d::detail::parseCppCommHookResult(result);
     }
 
   private:

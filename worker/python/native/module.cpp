@@ -1,4 +1,5 @@
 /* The Python module: the names that shoal.torch has for this folder's classes. */
+#include <torch/csrc/distributed/c10d/python_comm_hook.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <torch/csrc/utils/pybind.h>
 
@@ -127,6 +128,13 @@ PYBIND11_MODULE(shoal_native, module)
             Released());
 
     py::class_<Averages, std::shared_ptr<Averages>>(module, "Averages")
+        .def("settle", &Averages::settle, Released())
+        .def("hand_over",
+             [](Averages &averages, py::object state, py::object hook) {
+                 auto script = std::make_unique<c10d::PythonCommHook>(std::move(state), hook);
+                 py::gil_scoped_release released;
+                 averages.hand_over(std::move(script));
+             })
         .def("statistics", &Averages::statistics);
     module.def("average_gradients",
                [](c10d::Reducer &reducer, c10d::ProcessGroup &group, bool static_graph) {

@@ -60,6 +60,8 @@ class _Averages:
     def __init__(self, group):
         self._group = group
         self._lock = threading.Lock()
+        self._works = []  # of the last pass
+        self._script = None  # (its hook, that hook's state)
         self._begin()
         self._last = self._counted()
 
@@ -72,10 +74,27 @@ class _Averages:
         names = "buffers", "bytes", "communication_ns", "exposed_ns"
         return dict(zip(names, (self._buffers, self._bytes, self._communication, exposed)))
 
+    def settle(self):
+        """Wait for the averages of a pass that has raised, which write into the buckets."""
+        works, self._works = self._works, []
+        for work in works:
+            with contextlib.suppress(errors.ShoalError):  # the group has failed, and says so when it is next used
+                work.wait()
+
+    def hand_over(self, state, hook):
+        """Have the script's hook do what start() does, from now on."""
+        self.settle()
+        self._script = hook, state
+
     def start(self, state, bucket):
-        buffer = bucket.buffer()
+        if self._script:
+            hook, state = self._script
+            return hook(state, bucket)
+        buffer, first = bucket.buffer(), bucket.index() == 0
+        if first:
+            self.settle()  # a pass that has raised has left some, where no forward pass came in between
         with self._lock:
-            if bucket.index() == 0:
+            if first:
                 self._begin()
             self._last_start = time.monotonic_ns()
             if self._under_way == 0:
@@ -83,7 +102,9 @@ class _Averages:
             self._under_way += 1
             self._buffers += 1
             self._bytes += 0 if buffer.is_sparse else buffer.nbytes
-        return _average(self._group, bucket).get_future().then(self._ended)
+        work = _average(self._group, bucket)
+        self._works.append(work)
+        return work.get_future().then(self._ended)
 
     def _ended(self, done):
         value = done.value()[0]
@@ -137,13 +158,31 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
 
     @torch._disable_dynamo  # the environment is none of torch.compile's
     def _pre_forward(self, *inputs, **named):
+        if self._averages is not None:
+            self._averages.settle()
         never = self.find_unused_parameters and not self.static_graph
         if self._has_rebuilt_buckets or never:
             return super()._pre_forward(*inputs, **named)
         with _buckets_in_the_arena():  # it lays them out anew, once
             return super()._pre_forward(*inputs, **named)
 
+    def register_comm_hook(self, state, hook):
+        if self._averages is None:
+            super().register_comm_hook(state, hook)
+            return
+        self._check_comm_hook(hook)
+        name = hook.__qualname__  # torch wants it too; what has none is refused before anything has changed
+        self._averages.hand_over(state, hook)
+        self._averages, self._hooked = None, True
+        self._comm_hooks.append((hook, state))
+        self.logger._set_comm_hook_name(name)
+
     def _register_builtin_comm_hook(self, comm_hook_type):
+        if self._averages is not None:
+            raise errors.UnsupportedError(
+                "_register_builtin_comm_hook after a forward pass: torch takes one hook, and that is shoal's by then;"
+                " call it before the first forward pass, or register_comm_hook, which may come later"
+            )
         super()._register_builtin_comm_hook(comm_hook_type)
         self._hooked = True
 
