@@ -15,6 +15,7 @@
 #include "common/base/env.h"
 #include "common/config/config.h"
 #include "worker/job/daemon_log.h"
+#include "worker/programs/shoalrun/beside.h"
 
 #define EXTRA_BYTES_MAX (1u << 20)
 
@@ -201,30 +202,12 @@ int embedded_open_pipe(struct embedded *embedded, struct error *error)
     return 0;
 }
 
-void embedded_program(char path[PATH_MAX])
-{
-    static const char name[] = "shoald";
-    char own[PATH_MAX - sizeof(name)];
-    ssize_t length = readlink("/proc/self/exe", own, sizeof(own) - 1);
-    if (length > 0) {
-        own[length] = 0;
-        char *slash = strrchr(own, '/');
-        if (slash) {
-            slash[1] = 0;
-            snprintf(path, PATH_MAX, "%s%s", own, name);
-            if (access(path, X_OK) == 0)
-                return;
-        }
-    }
-    snprintf(path, PATH_MAX, "%s", name);
-}
-
 static int embedded_daemon_start(struct embedded *embedded, struct embedded_daemon *daemon,
                                  struct supervisor *supervisor, struct child *child, bool verbose,
                                  char *const *environment, struct error *error)
 {
     char program[PATH_MAX], listen_text[16], socket_text[16], alive_text[16];
-    embedded_program(program);
+    beside_find("shoald", X_OK, program);
     snprintf(listen_text, sizeof(listen_text), "%d", daemon->tcp_socket);
     snprintf(socket_text, sizeof(socket_text), "%d", daemon->unix_socket);
     snprintf(alive_text, sizeof(alive_text), "%d", embedded->alive_read);

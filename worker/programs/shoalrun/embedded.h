@@ -43,8 +43,6 @@ int embedded_configure(struct embedded *embedded, const char *secret, const char
                        struct error *error);
 /* Open the pipe with whose end the daemons end. */
 int embedded_open_pipe(struct embedded *embedded, struct error *error);
-/* shoald beside this program, or "shoald" for PATH. */
-void embedded_program(char path[PATH_MAX]);
 /* Starts shoald number i as the supervisor's children[i]. */
 int embedded_start(struct embedded *embedded, struct supervisor *supervisor, bool verbose,
                    char *const *environment, struct error *error);
