@@ -26,6 +26,7 @@
 #   make check-python     the tests of the Python package; check-torch: torch's own, of a backend
 #   make check-frameworks accelerate, Lightning and others on it, in the environment FRAMEWORKS_ENV that it makes;
 #                         FRAMEWORKS="keras ray" names some, FRAMEWORKS_PART=short is a part of it, .ci/run's
+#   make check-jax        JAX's collectives on CPUs, in the environment JAX_ENV that it makes
 #   PYTHON=/usr/bin/python3, or that of the active virtual environment, is what runs them, and what Gloo is measured
 #   with; scripts/torch-env.sh makes one with torch, where Debian's is too old
 
@@ -90,6 +91,7 @@ CUDA_HEADER := $(if $(wildcard $(CUDA_HOME)/include/cuda.h),$(shell awk \
 CUDA_CFLAGS := $(if $(CUDA_HEADER),-DSHOAL_CUDA_TOOLKIT -isystem $(CUDA_HOME)/include)
 WORKER_ROOMS := api drive job launch progress request meeting device fusion
 WORKER_SRC := $(wildcard $(WORKER_ROOMS:%=worker/%/*.c))
+MPI_SRC := $(wildcard worker/mpi/*.c)
 PROGRAM_SRC := $(filter-out $(MAIN_SRC),$(wildcard worker/programs/*/*.c))
 DIGITS_SRC := $(wildcard worker/examples/digits/*.c)
 # A shared object of its own, loaded in place of CUDA's driver library.
@@ -107,6 +109,7 @@ PROGRAM_OBJ := $(call object,$(PROGRAM_SRC))
 DIGITS_OBJ := $(call object,$(DIGITS_SRC))
 TEST_LIB_OBJ := $(call object,$(TEST_LIB_SRC))
 STAND_IN_OBJ := $(call object,$(STAND_IN_SRC))
+MPI_OBJ := $(call object,$(MPI_SRC))
 STAND_IN := $(BUILD)/tests/lib/libcuda.so.1
 
 # The example without its main and its calls of the library: what its tests link.
@@ -119,6 +122,8 @@ LIBPROGRAMS := $(BUILD)/lib/libprograms.a
 LIBTEST := $(BUILD)/lib/libtest.a
 LIBSHOAL := $(BUILD)/lib/libshoal.so
 SONAME := libshoal.so.$(VERSION_MAJOR)
+# jaxlib loads it (worker/mpi).
+LIBMPI := $(BUILD)/lib/libshoal-mpitrampoline.so
 
 PROGRAMS := $(SERVER_PROGRAMS:%=$(BUILD)/bin/%) $(WORKER_PROGRAMS:%=$(BUILD)/bin/%) \
             $(BUILD)/bin/shoal-digits $(BUILD)/bin/shoal-first
@@ -152,6 +157,9 @@ ONE_TORCH_TESTS := $(wildcard tests/python/test_examples*.py tests/python/*/test
 # These tests run training frameworks, in an environment of their own.
 FRAMEWORKS_TESTS := $(wildcard tests/frameworks/test_*.py)
 FRAMEWORKS_ENV ?= /var/tmp/shoal-frameworks
+# These tests run JAX, in an environment of its own.
+JAX_TESTS := $(wildcard tests/jax/test_*.py)
+JAX_ENV ?= /var/tmp/shoal-jax
 # The live page in a browser; skips itself where there is none.
 PAGE_TESTS := $(wildcard tests/server/page/test_*.py)
 # The folders of the package, shoal/ itself among them.
@@ -189,15 +197,15 @@ BASH_COMPLETION_DIR ?= $(PREFIX)/share/bash-completion/completions
 ZSH_COMPLETION_DIR ?= $(PREFIX)/share/zsh/site-functions
 # A worker that the end-to-end tests start, with the mistakes that they ask for.
 TEST_WORKER := $(BUILD)/tests/helper_worker $(BUILD)/tests/chaos_rank $(BUILD)/tests/fusion_rank \
-	$(BUILD)/tests/replay_rank
+	$(BUILD)/tests/replay_rank $(BUILD)/tests/mpi_rank
 
 .DEFAULT_GOAL := all
-.PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-tests check-rights check-system check-system-short check-python check-torch check-frameworks \
+.PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-tests check-rights check-system check-system-short check-python check-torch check-frameworks check-jax \
         check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
         bench bench-built bench-programs bundle deb deb-debian13 check-deb check-deploy wheel wheel-here check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
         install-completions install-smddp uninstall clean
 
-all: $(PROGRAMS) $(LIBSHOAL) $(NATIVE_MODULES)
+all: $(PROGRAMS) $(LIBSHOAL) $(LIBMPI) $(NATIVE_MODULES)
 
 deps:
 	@scripts/install-deps.sh
@@ -254,6 +262,20 @@ $(LIBSHOAL): $(WORKER_OBJ) $(LIBCOMMON) worker/shoal.map
 	    -o $(BUILD)/lib/libshoal.so.$(VERSION) $(WORKER_OBJ) $(LIBCOMMON) $(WORKER_LIBS) $(SYSTEM_LIBS)
 	ln -sf libshoal.so.$(VERSION) $(BUILD)/lib/$(SONAME)
 	ln -sf $(SONAME) $@
+
+# The names that nothing in worker/mpi defines come from its list.
+MPI_NAMES_OBJ := $(BUILD)/obj/worker/mpi/mpi_names.o
+$(MPI_OBJ) $(MPI_NAMES_OBJ): ALL_CFLAGS += -fvisibility=default
+$(BUILD)/gen/mpi_names.c: worker/mpi/names.txt worker/mpi/names.awk
+	@mkdir -p $(@D)
+	LC_ALL=C awk -f worker/mpi/names.awk $< >$@
+$(MPI_NAMES_OBJ): $(BUILD)/gen/mpi_names.c worker/mpi/absent.h Makefile
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -c $< -o $@
+$(LIBMPI): $(MPI_OBJ) $(MPI_NAMES_OBJ) worker/mpi/mpi.map $(LIBSHOAL)
+	@mkdir -p $(@D)
+	$(CC) -shared $(ALL_LDFLAGS) -Wl,--version-script=worker/mpi/mpi.map -o $@ $(MPI_OBJ) $(MPI_NAMES_OBJ) \
+	    -L$(BUILD)/lib -lshoal -Wl,-rpath,'$$ORIGIN' $(SYSTEM_LIBS)
 
 $(BUILD)/bin/shoald: $(BUILD)/obj/server/shoald.o
 $(BUILD)/bin/shoalctl: $(BUILD)/obj/server/shoalctl/shoalctl.o
@@ -402,6 +424,12 @@ check-frameworks: all
 	    FRAMEWORKS_PART='$(FRAMEWORKS_PART)' PYTHON=$$([ -x $$python ] && echo $$python || echo $(PYTHON)) \
 	    scripts/run-tests.sh $(BUILD) $(FRAMEWORKS_TESTS)
 
+# Where the environment cannot be made its script says why, and all is skipped.
+check-jax: all
+	@scripts/jax-env.sh $(JAX_ENV) || true
+	@python=$(JAX_ENV)/bin/python3; TEST_JOBS=1 TEST_TIMEOUT_S=1800 \
+	    PYTHON=$$([ -x $$python ] && echo $$python || echo $(PYTHON)) scripts/run-tests.sh $(BUILD) $(JAX_TESTS)
+
 # What a machine has that nobody has set up: the tree is copied in, and the README's two commands run.
 check-debian12:
 	@scripts/install-deps.sh --root
@@ -544,7 +572,7 @@ install: all install-man install-completions $(if $(NATIVE),native)
 	    $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/shoal \
 	    $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 755 $(filter-out %/shoal-digits %/shoal-first,$(PROGRAMS)) $(DESTDIR)$(PREFIX)/bin
-	install -m 755 $(BUILD)/lib/libshoal.so.$(VERSION) $(DESTDIR)$(LIBDIR)
+	install -m 755 $(BUILD)/lib/libshoal.so.$(VERSION) $(LIBMPI) $(DESTDIR)$(LIBDIR)
 	ln -sf libshoal.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libshoal.so
 	install -m 644 worker/shoal.h $(DESTDIR)$(PREFIX)/include
@@ -573,7 +601,7 @@ install-smddp:
 
 uninstall:
 	rm -f $(SERVER_PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%) $(WORKER_PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%) \
-	    $(DESTDIR)$(LIBDIR)/libshoal.so* $(DESTDIR)$(LIBDIR)/shoal_native-* $(DESTDIR)$(PREFIX)/include/shoal.h \
+	    $(DESTDIR)$(LIBDIR)/libshoal.so* $(DESTDIR)$(LIBDIR)/libshoal-mpitrampoline.so $(DESTDIR)$(LIBDIR)/shoal_native-* $(DESTDIR)$(PREFIX)/include/shoal.h \
 	    $(DESTDIR)$(LIBDIR)/pkgconfig/shoal.pc \
 	    $(COMPLETED:%=$(DESTDIR)$(BASH_COMPLETION_DIR)/%) $(COMPLETED:%=$(DESTDIR)$(ZSH_COMPLETION_DIR)/_%) \
 	    $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
@@ -586,7 +614,7 @@ clean:
 	rm -rf build
 
 -include $(COMMON_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(PROGRAM_OBJ:.o=.d) \
-         $(STAND_IN_OBJ:.o=.d) $(DIGITS_OBJ:.o=.d) $(FIRST_OBJ:.o=.d) $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
+         $(MPI_OBJ:.o=.d) $(STAND_IN_OBJ:.o=.d) $(DIGITS_OBJ:.o=.d) $(FIRST_OBJ:.o=.d) $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
          $(MAIN_SRC:%.c=$(BUILD)/obj/%.d) \
          $(TEST_WORKER:$(BUILD)/tests/%=$(BUILD)/obj/tests/e2e/%.d) $(BUILD)/obj/tests/server/exchange/bench_exchange.d \
          $(FUZZ_SRC:%.c=$(BUILD)/obj/%.d) $(GPU_BENCH:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d) \

@@ -29,7 +29,7 @@ cp -al "$build/obj" "$tree/obj"
 make -s -C "$root" BUILD="$tree" LDFLAGS='-Wl,--disable-new-dtags -Wl,-rpath,'\''$$ORIGIN/../lib'\' all
 
 cp "$tree"/bin/* "$folder/bin"
-cp -P "$tree"/lib/libshoal.so* "$folder/lib"
+cp -P "$tree"/lib/libshoal.so* "$tree"/lib/libshoal-mpitrampoline.so "$folder/lib"
 cp -r "$root/worker/python/shoal" "$root/worker/python/examples" "$folder/python"
 make -s -C "$root" DESTDIR= PREFIX="$folder" install-man
 find "$folder" -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -46,6 +46,7 @@ worker/launch/*             4
 worker/progress/*           3 pure
 worker/device/*             4
 worker/api/*                5
+worker/mpi/*                5
 worker/programs/*           5
 worker/examples/*           5
 TABLE
@@ -92,6 +93,7 @@ data_allowed() {
     cat <<'TABLE'
 worker/job/error_text.c kept
 worker/job/forking.c open_jobs
+worker/mpi/process.c process
 TABLE
 }
 

@@ -38,7 +38,8 @@ import file_graph_test
 # up to an underscore ("slot" is slot.c, slot_local.h); of several words that fit the longest counts.
 LAYERS = """
 common           base text < log < memory reduce format auth config < transport
-worker           shoal request meeting fusion launch < progress < device < job < drive < api < programs examples
+worker           shoal request meeting fusion launch < progress < device < job < drive < api < mpi programs examples
+worker/mpi       abi types process absent < communicator < product < collective transfer
 worker/drive     drive_core drive_tell < drive_device drive_meet < drive_step < drive_socket < drive_sleep < drive_resume < drive
 server/exchange         model < ground < owner < node < exchange_group exchange_trace
                  < exchange_job exchange_link < exchange

@@ -293,8 +293,9 @@ def names_of(script):
     return names
 
 
-def main():
-    reason = reason_to_skip()
+def main(why_not=reason_to_skip):
+    """why_not: why nothing can run here, None: it can."""
+    reason = why_not()
     name = pathlib.Path(sys.argv[0]).stem
     if reason:
         print(f"SKIP {name}: {reason}")

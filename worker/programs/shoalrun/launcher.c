@@ -27,8 +27,9 @@ const char *launch_usage(void)
            "  --cpu-nodes K             and K daemons without ranks, which own shards\n"
            "  --job NAME                name of the job (default: SHOAL_JOB, else one that\n"
            "                            no other run of this machine has)\n"
-           "  --as BACKEND              shoal makes the groups that a program asks of this\n"
-           "                            backend of PyTorch; only gloo is allowed (SHOAL_AS)\n"
+           "  --as BACKEND              gloo: shoal makes the groups that a program asks of\n"
+           "                            this backend of PyTorch (SHOAL_AS); jax: it does the\n"
+           "                            collectives of JAX on CPUs\n"
            "  --provider NAME           libfabric provider of the started daemons\n"
            "  --config FILE             JSON with further keys for the started daemons\n"
            "  --socket PATH             use the daemon that listens there, start none\n"
@@ -40,6 +41,8 @@ const char *launch_usage(void)
            "  --verbose                 show the logs of the started daemons\n"
            "  --serve ADDRESS           only serve a daemon, for ranks that others have\n"
            "                            started; the Python package asks for it\n"
+           "  --print jax               print the path of the library that JAX loads for\n"
+           "                            that (MPITRAMPOLINE_LIB), and end\n"
            "  -h, --help                print this text, and end\n"
            "  --version                 print the version, and end\n"
            "\n"
@@ -85,6 +88,7 @@ enum {
     OPTION_HOSTS,
     OPTION_NODE_RANK,
     OPTION_SERVE,
+    OPTION_PRINT,
     OPTION_VERSION,
 };
 
@@ -104,6 +108,7 @@ static const struct option launcher_long_options[] = {
     {"hosts", required_argument, NULL, OPTION_HOSTS},
     {"node-rank", required_argument, NULL, OPTION_NODE_RANK},
     {"serve", required_argument, NULL, OPTION_SERVE},
+    {"print", required_argument, NULL, OPTION_PRINT},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, OPTION_VERSION},
     {NULL, 0, NULL, 0},
@@ -136,8 +141,9 @@ static int launcher_take_option(struct launch_options *options, int option, char
         options->job = optarg;
         return 0;
     case OPTION_AS:
-        if (strcmp(optarg, "gloo") != 0)
-            return error_set(error, ERR_INVALID, "--as: '%s' is not allowed, only gloo", optarg);
+        if (strcmp(optarg, "gloo") != 0 && strcmp(optarg, "jax") != 0)
+            return error_set(error, ERR_INVALID, "--as: '%s' is not allowed, only gloo and jax",
+                             optarg);
         options->in_place_of = optarg;
         return 0;
     case OPTION_PROVIDER:
@@ -163,6 +169,11 @@ static int launcher_take_option(struct launch_options *options, int option, char
         return 0;
     case OPTION_SERVE:
         options->serve = optarg;
+        return 0;
+    case OPTION_PRINT:
+        if (strcmp(optarg, "jax") != 0)
+            return error_set(error, ERR_INVALID, "--print: '%s' is not allowed, only jax", optarg);
+        options->print = true;
         return 0;
     case 'h':
         options->help = true;
@@ -211,7 +222,7 @@ int launch_options_parse(int argc, char **argv, struct launch_options *options, 
             return result;
     }
     parsed.command = argv + optind;
-    if (!parsed.help && !parsed.version && !parsed.serve) {
+    if (!parsed.help && !parsed.version && !parsed.print && !parsed.serve) {
         int result = launcher_options_check(&parsed, error);
         if (result)
             return result;
@@ -310,7 +321,7 @@ static char **environment_with(char *const *inherited, const struct variable *ad
 char **launch_worker_environment(char *const *inherited, const struct launch_worker *worker,
                                  const struct launch_told *told)
 {
-    struct variable added[11] = {
+    struct variable added[12] = {
         {.name = "RANK"},       {.name = "WORLD_SIZE"},
         {.name = "LOCAL_RANK"}, {.name = "LOCAL_WORLD_SIZE"},
         {.name = "SHOAL_JOB"},  {.name = "SHOAL_SOCKET"},
@@ -324,7 +335,12 @@ char **launch_worker_environment(char *const *inherited, const struct launch_wor
         snprintf(added[i].value, sizeof(added[i].value), "%u", numbers[i]);
     for (size_t i = 0; i < 4; i++)
         snprintf(added[4 + i].value, sizeof(added[4 + i].value), "%s", texts[i]);
-    if (told->in_place_of) {
+    if (told->jax_library) {
+        added[count].name = "JAX_CPU_COLLECTIVES_IMPLEMENTATION";
+        snprintf(added[count++].value, PATH_MAX, "mpi");
+        added[count].name = "MPITRAMPOLINE_LIB";
+        snprintf(added[count++].value, PATH_MAX, "%s", told->jax_library);
+    } else if (told->in_place_of) {
         added[count].name = "SHOAL_AS";
         snprintf(added[count++].value, PATH_MAX, "%s", told->in_place_of);
     }

@@ -21,7 +21,8 @@ struct launch_options {
     uint32_t ranks_per_node; /* 0: not given */
     uint32_t cpu_nodes;      /* daemons without workers */
     const char *job;         /* NULL: made up */
-    const char *in_place_of; /* "gloo", whose groups PyTorch then makes of shoal; NULL: none */
+    const char *in_place_of; /* "gloo", whose groups PyTorch then makes of shoal; "jax", whose
+                              * collectives shoal then does; NULL: none */
     const char *provider;
     const char *config_path;
     const char *socket_path;
@@ -34,6 +35,7 @@ struct launch_options {
     bool page;
     bool verbose;
     bool tag_output;
+    bool print; /* only say where the library is that JAX loads */
     bool help;
     bool version;
     char **command; /* ends with NULL */
@@ -71,15 +73,17 @@ struct launch_told {
     const char *job, *socket_path, *folder;
     const char *mark;        /* which no other run has */
     const char *in_place_of; /* NULL: nothing */
+    const char *jax_library; /* that JAX is to load, in place of in_place_of; NULL: none */
     const char *master;      /* host of PyTorch's store; NULL: all ranks are on this machine */
     uint16_t master_port;
 };
 /* The value of `name` in an environment list, or NULL. */
 const char *launch_variable(char *const *environment, const char *name);
 /* The inherited environment with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, SHOAL_JOB,
- * SHOAL_SOCKET, SHOAL_RUN (the folder) and SHOAL_MARK set, SHOAL_AS with in_place_of, and
- * MASTER_ADDR and MASTER_PORT with a master, unless they are there. One allocation for free();
- * NULL: out of memory. */
+ * SHOAL_SOCKET, SHOAL_RUN (the folder) and SHOAL_MARK set, SHOAL_AS with in_place_of, or
+ * JAX_CPU_COLLECTIVES_IMPLEMENTATION and MPITRAMPOLINE_LIB with jax_library, and MASTER_ADDR and
+ * MASTER_PORT with a master, unless they are there. One allocation for free(); NULL: out of memory.
+ */
 char **launch_worker_environment(char *const *inherited, const struct launch_worker *worker,
                                  const struct launch_told *told);
 /* The inherited environment with what keeps libfabric's psm providers from taking over signals. */

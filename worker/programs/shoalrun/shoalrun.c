@@ -12,6 +12,7 @@
 #include "common/base/oom_score.h"
 #include "common/format/message.h"
 #include "worker/job/client.h"
+#include "worker/programs/shoalrun/beside.h"
 #include "worker/programs/shoalrun/embedded.h"
 #include "worker/programs/shoalrun/launcher.h"
 #include "worker/programs/shoalrun/nodes.h"
@@ -84,12 +85,17 @@ static int shoalrun_worker_start(struct run *run, uint32_t index, char *const *e
         socket_path = run->embedded.daemons[worker.node].socket_path;
         child->name = run->embedded.daemons[worker.node].name;
     }
+    bool for_jax = run->options.in_place_of && strcmp(run->options.in_place_of, "jax") == 0;
+    char jax_library[PATH_MAX];
+    if (for_jax)
+        beside_find(BESIDE_JAX_LIBRARY, R_OK, jax_library);
     struct launch_told told = {
         .job = run->job,
         .socket_path = socket_path,
         .folder = run->folder.path,
         .mark = run->mark,
         .in_place_of = run->options.in_place_of,
+        .jax_library = for_jax ? jax_library : NULL,
         .master = run->nodes.count > 1 ? run->nodes.hosts[0].address : NULL,
         .master_port = (uint16_t)(run->nodes.port + 1),
     };
@@ -312,6 +318,12 @@ int main(int argc, char **argv, char **environment)
     int result = launch_options_parse(argc, argv, &run.options, &error);
     if (result == 0 && (run.options.help || run.options.version)) {
         fputs(run.options.help ? launch_usage() : "shoalrun " SHOAL_VERSION "\n", stdout);
+        return EXIT_SUCCESS;
+    }
+    if (result == 0 && run.options.print) {
+        char jax_library[PATH_MAX];
+        beside_find(BESIDE_JAX_LIBRARY, R_OK, jax_library);
+        puts(jax_library);
         return EXIT_SUCCESS;
     }
     if (result == 0 && run.options.serve)

@@ -113,8 +113,11 @@ START_TEST(test_options_refused)
     refuse(WORDS("-n", "1", "--job",
                  "0123456789012345678901234567890123456789012345678901234567890123", "prog"),
            "--job: must have 1 to 63 bytes");
-    refuse(WORDS("-n", "1", "--as", "nccl", "prog"), "--as: 'nccl' is not allowed, only gloo");
+    refuse(WORDS("-n", "1", "--as", "nccl", "prog"),
+           "--as: 'nccl' is not allowed, only gloo and jax");
     refuse(WORDS("-n", "1", "--as", "", "prog"), "--as: '' is not allowed, only gloo");
+    refuse(WORDS("--print", "mpi"), "--print: 'mpi' is not allowed, only jax");
+    refuse(WORDS("--print"), "--print needs a value");
     refuse(WORDS("-n", "1", "--socket", "/s", "--nodes", "1", "prog"), "--socket uses a running");
     refuse(WORDS("-n", "1", "--socket", "/s", "--provider", "tcp", "prog"), "--provider");
 }
@@ -126,6 +129,10 @@ START_TEST(test_options_help)
     struct error error = {0};
     ck_assert_int_eq(PARSE(&options, &error, "--help"), 0);
     ck_assert(options.help);
+    ck_assert_int_eq(PARSE(&options, &error, "--print", "jax"), 0);
+    ck_assert(options.print && !options.help);
+    ck_assert_int_eq(PARSE(&options, &error, "--as", "jax", "prog"), 0);
+    ck_assert_str_eq(options.in_place_of, "jax");
     ck_assert_int_eq(PARSE(&options, &error, "--version"), 0);
     ck_assert(options.version);
     ck_assert_ptr_nonnull(strstr(launch_usage(), "--cpu-nodes"));
@@ -227,6 +234,14 @@ START_TEST(test_worker_environment)
     ck_assert_str_eq(launch_variable(list, "SHOAL_AS"), "gloo");
     ck_assert_uint_eq(list_length(list), 7 - 3 + 9);
     free(list);
+    told.jax_library = "/lib/jax.so";
+    list = launch_worker_environment(inherited, &worker, &told);
+    ck_assert_str_eq(launch_variable(list, "JAX_CPU_COLLECTIVES_IMPLEMENTATION"), "mpi");
+    ck_assert_str_eq(launch_variable(list, "MPITRAMPOLINE_LIB"), "/lib/jax.so");
+    ck_assert_str_eq(launch_variable(list, "SHOAL_AS"), "old");
+    ck_assert_uint_eq(list_length(list), 7 - 2 + 10);
+    free(list);
+    told.jax_library = NULL;
     told.master = "n1";
     told.master_port = 20001;
     list = launch_worker_environment(inherited, &worker, &told);
