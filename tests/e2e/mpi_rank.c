@@ -3,6 +3,7 @@
  *   well LIBRARY   each function, and reductions of each type and operation
  *   keys LIBRARY   all ranks give one key, as several devices of a process do
  *   lost LIBRARY   rank 1 kills itself, and the others go on calling
+ *   left LIBRARY   rank 1 ends in order, before the others
  *
  * Exit codes: 0 as expected, 7 not (the text is on stdout).
  */
@@ -275,6 +276,21 @@ static void lost(void)
     EXPECT(strstr(text_of(F(Comm_split)(HANDLE("COMM_WORLD"), 0, world.rank, &comm)), "rank 1 "));
     WELL(F(Comm_free)(&comm));
     WELL(F(Comm_free)(&all.comm));
+    fputs("flushed", stdout);
+    F(Finalize)();
+    EXPECT(!"MPI_Finalize must end the process");
+}
+
+static void left(void)
+{
+    struct place world = begin();
+    struct place all = split(0, world.rank);
+    int number = 1;
+    for (int i = 0; i < 3 && world.rank != 1; i++) {
+        int error = F(Allreduce)(&number, &number, 1, HANDLE("INT32_T"), HANDLE("SUM"), all.comm);
+        expect(strstr(text_of(error), " has left job "), text_of(error), __LINE__);
+    }
+    WELL(F(Comm_free)(&all.comm));
     WELL(F(Finalize)());
 }
 
@@ -283,7 +299,7 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } ways[] = {{"well", well}, {"keys", keys}, {"lost", lost}};
+    } ways[] = {{"well", well}, {"keys", keys}, {"lost", lost}, {"left", left}};
     EXPECT(argc == 3);
     library = dlopen(argv[2], RTLD_LAZY | RTLD_LOCAL);
     expect(library, library ? "" : dlerror(), __LINE__);

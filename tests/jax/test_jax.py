@@ -90,23 +90,40 @@ class Transformer(unittest.TestCase):
 
 
 class Endings(unittest.TestCase):
-    def test_a_killed_process(self):
-        """The others have its name in their exception. What then waits for it is JAX's own end (--grace)."""
-        finished = run(3, "ending.py", "--grace", 1, TEST_DEATH="7")
-        self.assertEqual(finished.returncode, 128 + 9, finished.stdout[-6000:])
-        raised = re.findall(r"JaxRuntimeError: .*MPI error: rank 1 on node \S+ is gone", finished.stdout)
-        self.assertEqual(len(raised), 2, finished.stdout[-6000:])
+    def check(self, end, others):
+        """The others end by themselves, before shoalrun ends them; others: how. What they have raised or said."""
+        finished = run(3, "ending.py", "--grace", LIMIT_S, TEST_END=end)
+        self.assertNotEqual(finished.returncode, 0, finished.stdout[-6000:])
         self.assertNotIn("ENDED", finished.stdout)
+        for rank in {0, 1, 2} - {int(end[0])}:
+            self.assertRegex(finished.stdout, rf"shoalrun: rank {rank} \S+ pid \d+\) {others}", finished.stdout[-6000:])
+        return finished.stdout
+
+    def test_a_killed_process(self):
+        said = self.check("1 killed", "ended with exit code 1")
+        raised = re.findall(r"JaxRuntimeError: .*MPI error: rank 1 on node \S+ is gone", said)
+        self.assertEqual(len(raised), 2, said[-6000:])
+
+    def test_a_killed_coordinator(self):
+        """JAX's coordinator is in rank 0; JAX may abort the others before they have raised."""
+        said = self.check("0 killed", r"(ended with exit code 1|was killed by signal 6)")
+        self.assertEqual(len(re.findall(r"libshoal-mpitrampoline: rank 0 on node \S+ is gone", said)), 2, said[-6000:])
+
+    def test_an_exception(self):
+        """All end as they would without shoal: the one that has raised waits for the others."""
+        said = self.check("1 raises", "ended with exit code 1")
+        self.assertIn("ValueError: an error of its own", said)
+        self.assertEqual(len(re.findall(r"Error: .*MPI error: rank 1 has left job", said)), 2, said[-6000:])
 
     def test_an_end_in_peace(self):
-        finished = run(3, "ending.py", TEST_DEATH="-1")
+        finished = run(3, "ending.py")
         self.assertEqual(finished.returncode, 0, finished.stdout[-6000:])
         self.assertEqual(finished.stdout.count("ENDED"), 3)
         self.assertNotIn("libshoal-mpitrampoline", finished.stdout)
 
     def test_several_devices(self):
         """XLA's path of MPI has one for each process; more are refused with a text, and give no wrong sum."""
-        finished = run(2, "ending.py", "--grace", 1, TEST_DEATH="-1", JAX_NUM_CPU_DEVICES="2")
+        finished = run(2, "ending.py", "--grace", LIMIT_S, JAX_NUM_CPU_DEVICES="2")
         self.assertNotEqual(finished.returncode, 0, finished.stdout[-6000:])
         self.assertIn("every process must have one CPU device", finished.stdout)
         self.assertNotIn("STEP", finished.stdout)

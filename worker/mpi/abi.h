@@ -29,7 +29,8 @@ extern const MPIABI_Request MPIABI_REQUEST_NULL;
 extern void *const MPIABI_IN_PLACE;
 extern MPIABI_Status *const MPIABI_STATUS_IGNORE;
 
-/* process.c: the job is opened by the first, once in a process, and closed by the second. */
+/* process.c: the job is opened by the first, once in a process, and closed by the second, which
+ * ends the process where the job has failed (process.h). */
 int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided);
 int MPIABI_Finalize(void);
 /* 1 on every thread: libshoal may be called by any. */

@@ -3,7 +3,9 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "worker/mpi/abi.h"
 #include "worker/mpi/absent.h"
@@ -18,11 +20,15 @@ const int MPIABI_SUCCESS = MPI_ERROR_NONE, MPIABI_UNDEFINED = -32766;
 const int MPIABI_THREAD_SINGLE = 0, MPIABI_THREAD_FUNNELED = 1, MPIABI_THREAD_SERIALIZED = 2,
           MPIABI_THREAD_MULTIPLE = 3;
 
+/* libshoal says so of a rank or a node that has ended without leaving the job (shoal.h). */
+#define IS_GONE " is gone"
+
 /* Read: the job is used. Write: it is opened or closed. Who closes goes before those that come to
  * use it. */
 static struct {
     pthread_rwlock_t lock;
     shoal_job *job;
+    bool failed;                /* it has ended with an error that is not another's leave */
     char text[MPI_ERROR_BYTES]; /* why there is no job */
 } process = {.lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP,
              .text = "MPI_Init_thread has not been called"};
@@ -66,21 +72,30 @@ void process_error_text(int error, char text[MPI_ERROR_BYTES])
         snprintf(text, MPI_ERROR_BYTES, "%d is no error of this library", error);
 }
 
-/* Close the job, if there is one, and keep why there is none. failed: the other ranks are told. */
-static void process_close(const char *text, bool failed)
+/* Close the job, if there is one, and keep why there is none; returns whether there was one.
+ * failed: the other ranks are told, and this process ends with MPI_Finalize. */
+static bool process_close(const char *text, bool failed)
 {
     pthread_rwlock_wrlock(&process.lock);
     shoal_job *job = process.job;
     if (job) {
         process.job = NULL;
         snprintf(process.text, sizeof(process.text), "%s", text);
+        process.failed = failed;
         if (failed)
             shoal_set_ending(job, text);
         shoal_close(job);
     }
     pthread_rwlock_unlock(&process.lock);
-    if (job && failed)
+    return job;
+}
+
+/* Close it with an error, by a thread that has left it. Returns MPI_ERROR_JOB. */
+static int process_fail(const char *text, bool failed)
+{
+    if (process_close(text, failed))
         process_say(text);
+    return MPI_ERROR_JOB;
 }
 
 shoal_job *process_enter(void)
@@ -95,19 +110,19 @@ shoal_job *process_enter(void)
 int process_leave_failed(const char *text)
 {
     pthread_rwlock_unlock(&process.lock);
-    process_close(text, true);
-    return MPI_ERROR_JOB;
+    return process_fail(text, true);
 }
 
 int process_leave(int result)
 {
-    if (result != SHOAL_OK) {
-        char text[MPI_ERROR_BYTES];
-        snprintf(text, sizeof(text), "%s", shoal_error_text());
-        return process_leave_failed(text);
-    }
     pthread_rwlock_unlock(&process.lock);
-    return MPI_ERROR_NONE;
+    if (result == SHOAL_OK)
+        return MPI_ERROR_NONE;
+    char text[MPI_ERROR_BYTES];
+    snprintf(text, sizeof(text), "%s", shoal_error_text());
+    /* A process that has left goes on to its own end, and waits there for this one. */
+    bool has_left = result == SHOAL_ELOST && !strstr(text, IS_GONE);
+    return process_fail(text, !has_left);
 }
 
 int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided)
@@ -128,6 +143,11 @@ int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided)
 int MPIABI_Finalize(void)
 {
     process_close("MPI_Finalize has been called", false);
+    /* JAX would now wait for the others at their end, for minutes for those that are gone. */
+    if (process.failed) {
+        fflush(NULL);
+        _exit(EXIT_FAILURE);
+    }
     return MPI_ERROR_NONE;
 }
 

@@ -1,7 +1,8 @@
 /* This process's part in the job, and why it has none. MPI's functions are given no handle, so that
  * there is one for the process. The first error of a collective, send or receive is the last: the
  * job is closed, its buffers are the caller's again, the other ranks are told why, and every later
- * call fails with the same text. */
+ * call fails with the same text; MPI_Finalize ends the process with exit code 1, unless all that
+ * happened is that another rank has left the job. */
 #ifndef WORKER_MPI_PROCESS_H
 #define WORKER_MPI_PROCESS_H
 

@@ -112,8 +112,16 @@ END_TEST
 START_TEST(test_a_lost_rank)
 {
     struct process *process = run("3", "1", "lost", 128 + 9);
-    ck_assert_str_eq(process_output(process), "");
+    ck_assert_str_eq(process_output(process), "flushedflushed");
+    ck_assert_ptr_nonnull(strstr(process_errors(process), ") ended with exit code 1\n"));
     process_free(process);
+}
+END_TEST
+
+START_TEST(test_a_rank_that_has_left)
+{
+    process_free(run("3", "1", "left", 0));
+    process_free(run("2", "2", "left", 0));
 }
 END_TEST
 
@@ -176,6 +184,7 @@ int main(void)
     tcase_add_test(ranks, test_ranks_of_two_nodes);
     tcase_add_test(ranks, test_keys_that_are_not_each_there_once);
     tcase_add_test(ranks, test_a_lost_rank);
+    tcase_add_test(ranks, test_a_rank_that_has_left);
     suite_add_tcase(suite, ranks);
     return suite_main(suite);
 }
