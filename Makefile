@@ -124,6 +124,7 @@ LIBSHOAL := $(BUILD)/lib/libshoal.so
 SONAME := libshoal.so.$(VERSION_MAJOR)
 # jaxlib loads it (worker/mpi).
 LIBMPI := $(BUILD)/lib/libshoal-mpitrampoline.so
+MPI_RPATH := -Wl,-rpath,'$$ORIGIN'
 
 PROGRAMS := $(SERVER_PROGRAMS:%=$(BUILD)/bin/%) $(WORKER_PROGRAMS:%=$(BUILD)/bin/%) \
             $(BUILD)/bin/shoal-digits $(BUILD)/bin/shoal-first
@@ -274,8 +275,9 @@ $(MPI_NAMES_OBJ): $(BUILD)/gen/mpi_names.c worker/mpi/absent.h Makefile
 	$(CC) $(ALL_CFLAGS) -c $< -o $@
 $(LIBMPI): $(MPI_OBJ) $(MPI_NAMES_OBJ) worker/mpi/mpi.map $(LIBSHOAL)
 	@mkdir -p $(@D)
-	$(CC) -shared $(ALL_LDFLAGS) -Wl,--version-script=worker/mpi/mpi.map -o $@ $(MPI_OBJ) $(MPI_NAMES_OBJ) \
-	    -L$(BUILD)/lib -lshoal -Wl,-rpath,'$$ORIGIN' $(SYSTEM_LIBS)
+	$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,$(@F) -Wl,--version-script=worker/mpi/mpi.map \
+	    -o $@ $(MPI_OBJ) $(MPI_NAMES_OBJ) \
+	    -L$(BUILD)/lib -lshoal $(if $(RPATH),$(MPI_RPATH)) $(SYSTEM_LIBS)
 
 $(BUILD)/bin/shoald: $(BUILD)/obj/server/shoald.o
 $(BUILD)/bin/shoalctl: $(BUILD)/obj/server/shoalctl/shoalctl.o

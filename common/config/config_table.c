@@ -137,7 +137,10 @@ static const struct config_key server_keys[] = {
      .shape = "HOST:PORT, where HOST is an IPv4 address, a host name or an IPv6 address in "
               "brackets (" LINK_LOCAL "), and PORT is 1 to 65535",
      .required = true,
-     .text = "Where the other daemons reach this node's control port, unique in the roster."},
+     .text =
+         "Where the other daemons reach this node's control port, unique in the roster. Behind a "
+         "link-local address stands the interface of the node that reads the file: in that "
+         "alone the files of nodes may differ."},
     {.name = "weight",
      .type = CONFIG_INTEGER,
      SERVER_FIELD(weight),

@@ -50,7 +50,8 @@ python_uses_it() {
 
 for_programs() {
     [[ -e /usr/include/shoal.h && -e /usr/lib/x86_64-linux-gnu/pkgconfig/shoal.pc ]] &&
-        [[ $(readlink -f /usr/lib/x86_64-linux-gnu/libshoal.so) == /usr/lib/x86_64-linux-gnu/libshoal.so.0.* ]]
+        [[ $(readlink -f /usr/lib/x86_64-linux-gnu/libshoal.so) == /usr/lib/x86_64-linux-gnu/libshoal.so.0.* ]] &&
+        shoalrun --print jax
 }
 
 # A rank learns that its node is shutting down; a daemon that ended as it should has status 0, and the

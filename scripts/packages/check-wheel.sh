@@ -75,6 +75,7 @@ check_bare() {
     # shellcheck disable=SC2016  # the shell inside expands
     check "$suite: its libraries are its own" '_bundle/bin/../lib/libfabric' \
         in_bare bash -c 'ldd /root/venv/lib/python3*/site-packages/shoal/_bundle/bin/shoald'
+    check "$suite: JAX's library is there" '_bundle/lib/libshoal-mpitrampoline.so' in_bare $bin/shoalrun --print jax
     check "$suite: pip removes it" 'Successfully uninstalled' in_bare $bin/pip uninstall --yes shoal
     # shellcheck disable=SC2016  # the shell inside expands
     check "$suite: nothing is left" '^left: $' \

@@ -108,7 +108,9 @@ ADDRESSES = {
     "IPv6, named": ((), ("e0 fd00::1/64", "e1 fd01::1/64"), {"SHOAL_INTERFACE": "e1"}, "fd01::1"),
     "link-local, named": ((), ("e0 fe80::1/64",), {"SHOAL_INTERFACE": "e0"}, "%e0"),
     "link-local, the master": ((), ("e0 fe80::1/64",), {"MASTER_ADDR": "fe80::7%e0"}, "%e0 fe80::7%e0\n"),
-    "link-local, no interface": ((), ("e0 fe80::1/64",), {"MASTER_ADDR": "fe80::7"}, "127.0.0.1 fe80::7%theirs\n"),
+    "link-local, no interface": ((), ("e0 fe80::1/64",), {"MASTER_ADDR": "fe80::7"}, "%e0 fe80::7%e0\n"),
+    "link-local, and no master": ((), ("e0 fe80::1/64",), {}, "%e0 fe80::7%e0\n"),
+    "link-local beside IPv4": ((), ("e0 10.9.0.1/24",), {"SHOAL_INTERFACE": "e0"}, "10.9.0.1 fe80::7%e0\n"),
     "no such interface": ((), ("e0 fe80::1/64",), {"SHOAL_INTERFACE": "e7"}, "e7 has no IPv4 and no IPv6 address"),
     "no network": (("127.0.1.1 box",), (), {"MASTER_ADDR": "box"}, "127.0.0.1"),
 }

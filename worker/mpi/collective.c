@@ -76,11 +76,15 @@ int MPIABI_Reduce_scatter(const void *send, void *recv, const int counts[], MPIA
 {
     struct reduction reduction = {0};
     shoal_group *group;
-    int error = reduction_of(counts[0], type, op, &reduction);
-    if (error == MPI_ERROR_NONE)
-        error = communicator_enter(comm, &group);
+    /* Of a communicator whose split has failed XLA gives no counts at all. */
+    int error = communicator_enter(comm, &group);
     if (error)
         return error;
+    error = reduction_of(counts[0], type, op, &reduction);
+    if (error) {
+        process_leave(SHOAL_OK);
+        return error;
+    }
     int size = shoal_group_size(group);
     for (int i = 1; i < size; i++)
         if (counts[i] != counts[0]) {

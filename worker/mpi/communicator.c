@@ -61,8 +61,8 @@ int MPIABI_Comm_size(MPIABI_Comm comm, int *size)
     return comm ? communicator_number(comm, shoal_group_size, own, size) : MPI_ERROR_COMM;
 }
 
-/* The ranks of the job with this color, in the order of their keys, into ranks; returns how many
- * they are, or -1 when their keys are not 0, 1, ..., each once. */
+/* Write the ranks of the job with this color, in the order of their keys. Returns how many they
+ * are, or -1 when their keys are not 0, 1, ..., each once. */
 static int split_members(const struct split *all, int world, int color, int *ranks)
 {
     int count = 0;
@@ -81,25 +81,42 @@ static int split_members(const struct split *all, int world, int color, int *ran
     return count;
 }
 
-/* The group of this color into *made. */
+/* Check the splits of all ranks against each other: the communicators of one program are of one
+ * size, for XLA makes them of one mesh. Returns a color whose processes do not fit; or none. */
+static int split_misfit(const struct split *all, int world, int *ranks)
+{
+    int size = 0;
+    for (int i = 0; i < world; i++) {
+        if (all[i].color == MPIABI_UNDEFINED)
+            continue;
+        int count = split_members(all, world, all[i].color, ranks);
+        if (count < 0 || (size > 0 && count != size))
+            return all[i].color;
+        size = count;
+    }
+    return MPIABI_UNDEFINED;
+}
+
+/* Open the group of this color for *made. */
 static int split_open(shoal_job *job, struct split own, struct split *all, int *ranks,
                       struct communicator *made)
 {
     int result = shoal_all_gather(shoal_world(job), &own, all, sizeof(own) / 4, SHOAL_I32, NULL);
     if (result != SHOAL_OK)
         return process_leave(result);
+    int misfit = split_misfit(all, shoal_world_size(job), ranks);
+    if (misfit != MPIABI_UNDEFINED) {
+        char text[MPI_ERROR_BYTES];
+        snprintf(text, sizeof(text),
+                 "the processes with device %d first in their list are not each there once, or not "
+                 "as many as those of other lists: every process must have one CPU device "
+                 "(jax_num_cpu_devices), and all run every program that communicates",
+                 misfit);
+        return process_leave_failed(text);
+    }
     if (own.color == MPIABI_UNDEFINED)
         return process_leave(SHOAL_OK);
     int count = split_members(all, shoal_world_size(job), own.color, ranks);
-    if (count < 0) {
-        char text[MPI_ERROR_BYTES];
-        snprintf(text, sizeof(text),
-                 "the processes with device %d first in their list are not each there once: every "
-                 "process must have one CPU device (jax_num_cpu_devices), and all run every "
-                 "program that communicates",
-                 own.color);
-        return process_leave_failed(text);
-    }
     result = shoal_group_open(job, ranks, count, -1, &made->group);
     made->size = count;
     return process_leave(result);

@@ -20,7 +20,8 @@ const int MPIABI_SUCCESS = MPI_ERROR_NONE, MPIABI_UNDEFINED = -32766;
 const int MPIABI_THREAD_SINGLE = 0, MPIABI_THREAD_FUNNELED = 1, MPIABI_THREAD_SERIALIZED = 2,
           MPIABI_THREAD_MULTIPLE = 3;
 
-/* libshoal says so of a rank or a node that has ended without leaving the job (shoal.h). */
+/* libshoal says so of a rank that has left the job, and of one that has ended without that. */
+#define HAS_LEFT " has left job "
 #define IS_GONE " is gone"
 
 /* Read: the job is used. Write: it is opened or closed. Who closes goes before those that come to
@@ -28,6 +29,7 @@ const int MPIABI_THREAD_SINGLE = 0, MPIABI_THREAD_FUNNELED = 1, MPIABI_THREAD_SE
 static struct {
     pthread_rwlock_t lock;
     shoal_job *job;
+    bool begun;                 /* MPI_Init_thread has opened a job, which is the only one */
     bool failed;                /* it has ended with an error that is not another's leave */
     char text[MPI_ERROR_BYTES]; /* why there is no job */
 } process = {.lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP,
@@ -36,7 +38,8 @@ static struct {
 static const char *const process_texts[] = {
     [MPI_ERROR_NONE] = "no error",
     [MPI_ERROR_COMM] = "this is no communicator, or not the one that is wanted here",
-    [MPI_ERROR_COUNT] = "a count is negative: one call takes 2147483647 elements at most",
+    [MPI_ERROR_COUNT] = "a count is negative: XLA counts in 32 bits, so that one call takes "
+                        "2147483647 elements at most; split the array",
     [MPI_ERROR_TYPE] = "this type is not one of XLA's: integers, floats, complex numbers",
     [MPI_ERROR_OP] = "this type has no such reduction: sum, product, minimum, maximum",
     [MPI_ERROR_TYPES] = "what is sent and what is received differ in type or count",
@@ -121,7 +124,7 @@ int process_leave(int result)
     char text[MPI_ERROR_BYTES];
     snprintf(text, sizeof(text), "%s", shoal_error_text());
     /* A process that has left goes on to its own end, and waits there for this one. */
-    bool has_left = result == SHOAL_ELOST && !strstr(text, IS_GONE);
+    bool has_left = result == SHOAL_ELOST && strstr(text, HAS_LEFT) && !strstr(text, IS_GONE);
     return process_fail(text, !has_left);
 }
 
@@ -130,12 +133,12 @@ int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided)
     (void)argc, (void)argv, (void)required;
     *provided = MPIABI_THREAD_MULTIPLE;
     pthread_rwlock_wrlock(&process.lock);
-    int error =
-        process.job || shoal_open(NULL, &process.job) == SHOAL_OK ? MPI_ERROR_NONE : MPI_ERROR_JOB;
-    if (error) {
+    if (!process.begun && shoal_open(NULL, &process.job) != SHOAL_OK) {
         snprintf(process.text, sizeof(process.text), "%s", shoal_error_text());
         process_say(process.text);
     }
+    process.begun = process.begun || process.job;
+    int error = process.job ? MPI_ERROR_NONE : MPI_ERROR_JOB;
     pthread_rwlock_unlock(&process.lock);
     return error;
 }

@@ -26,10 +26,10 @@ enum mpi_error {
     MPI_ERROR_ABSENT = 1000 /* and the number of the function (absent.h) */
 };
 
-/* The job, which nobody closes until process_leave. NULL: there is none, and process_leave must not
- * be called; MPI_ERROR_JOB says why. */
+/* Use the job, which nobody closes until process_leave. NULL: there is none, and process_leave must
+ * not be called; MPI_ERROR_JOB says why. */
 shoal_job *process_enter(void);
-/* result: of a call of libshoal, by this thread the last; when it is an error the job is closed.
+/* End the use. result: of a call of libshoal, by this thread the last; an error closes the job.
  * Returns MPI_ERROR_NONE or MPI_ERROR_JOB. */
 int process_leave(int result);
 /* Leave it with an error of this library's own. Returns MPI_ERROR_JOB. */
@@ -37,7 +37,7 @@ int process_leave_failed(const char *text);
 
 /* Say what an error is. */
 void process_error_text(int error, char text[MPI_ERROR_BYTES]);
-/* A line on stderr. */
+/* Print a line on stderr. */
 void process_say(const char *text);
 
 #endif

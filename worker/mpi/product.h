@@ -5,8 +5,9 @@
 
 #include "worker/shoal.h"
 
-/* As shoal_all_reduce and shoal_reduce_scatter, of `count` pairs of dtype, SHOAL_F32 or SHOAL_F64.
- * Between communicator_enter and process_leave, which they call and whose error they return. */
+/* Do as shoal_all_reduce and shoal_reduce_scatter, of `count` pairs of dtype, SHOAL_F32 or
+ * SHOAL_F64. Between communicator_enter and process_leave, which they call and whose error they
+ * return. */
 int product_all_reduce(shoal_group *group, const void *send, void *recv, size_t count,
                        enum shoal_dtype dtype);
 int product_reduce_scatter(shoal_group *group, const void *send, void *recv, size_t count,

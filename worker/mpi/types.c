@@ -2,7 +2,7 @@
 
 #include "worker/mpi/process.h"
 
-/* Name, type, elements of it. */
+/* Each type has a name, an element type of libshoal's, and so many elements of that. */
 #define TYPES(TYPE)                                                                                \
     TYPE(BYTE, SHOAL_U8, 1)                                                                        \
     TYPE(INT8_T, SHOAL_I8, 1)                                                                      \
@@ -17,7 +17,7 @@
     TYPE(DOUBLE, SHOAL_F64, 1)                                                                     \
     TYPE(C_COMPLEX, SHOAL_F32, 2)                                                                  \
     TYPE(C_DOUBLE_COMPLEX, SHOAL_F64, 2)
-/* Name, operation. */
+/* Each operation has a name, and is one of libshoal's. */
 #define OPS(OP)                                                                                    \
     OP(SUM, SHOAL_SUM)                                                                             \
     OP(PROD, SHOAL_PROD)                                                                           \

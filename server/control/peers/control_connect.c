@@ -1,6 +1,7 @@
 /* Connections between daemons that come to be: accepted, or made by us. */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <netdb.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -148,6 +149,17 @@ static void connect_on_resolved(int result, struct evutil_addrinfo *found, void 
     control_update_later(control);
 }
 
+/* A link-local address has the interface of this node behind it. */
+static void connect_has_no_interface(struct control_peer *peer, const char *address)
+{
+    char text[256];
+    snprintf(text, sizeof(text),
+             "%.60s: this node has no interface %.16s; behind the %% in /servers/%" PRIu32
+             "/address write the one by which it reaches that node",
+             address, strchr(address, '%') + 1, peer->node);
+    control_peer_finish(peer, text);
+}
+
 /* As far as to a connection; the peer may be freed. */
 static void connect_begin(struct control_peer *peer)
 {
@@ -168,7 +180,7 @@ static void connect_begin(struct control_peer *peer)
         return;
     }
     if (strchr(server->address, '%')) {
-        control_peer_finish(peer, "this node has no interface of the name behind its %");
+        connect_has_no_interface(peer, server->address);
         return;
     }
     /* A name: looked up without blocking, or heartbeats would wait for it. */

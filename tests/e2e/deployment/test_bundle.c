@@ -142,6 +142,7 @@ START_TEST(test_programs)
     check_libraries(folder, "bin/shoald");
     check_libraries(folder, "bin/shoalperf");
     check_libraries(folder, "lib/libshoal.so");
+    check_libraries(folder, "lib/libshoal-mpitrampoline.so");
     char *page = in(folder, "share/man/man3/shoal_open.3");
     ck_assert_int_eq(access(page, R_OK), 0);
     free(page);

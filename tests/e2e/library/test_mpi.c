@@ -12,7 +12,7 @@
 
 #define LIBRARY TEST_BUILD_DIR "/lib/libshoal-mpitrampoline.so"
 
-/* The name of the library's for one of MPI's. */
+/* Write the library's name for one of MPI's. */
 static void own_name(const char *name, char own[128])
 {
     const char *rest = strchr(name, '_');
@@ -109,6 +109,13 @@ START_TEST(test_keys_that_are_not_each_there_once)
 }
 END_TEST
 
+START_TEST(test_a_mesh_of_some)
+{
+    process_free(run("4", "1", "some", 0));
+    process_free(run("2", "2", "some", 0));
+}
+END_TEST
+
 START_TEST(test_a_lost_rank)
 {
     struct process *process = run("3", "1", "lost", 128 + 9);
@@ -138,6 +145,30 @@ START_TEST(test_without_a_daemon)
     ck_assert_int_eq(error_string(error, text, &length), 0);
     ck_assert_msg(strstr(text, "/nowhere/shoald.sock"), "%s", text);
     dlclose(library);
+}
+END_TEST
+
+/* Without the library a program would find that MPItrampoline cannot load a name. */
+START_TEST(test_a_missing_library)
+{
+    static const char *const ways[][6] = {{"--print", "jax", NULL},
+                                          {"-n", "1", "--as", "jax", "true", NULL}};
+    char *folder = suite_make_directory(), copy[600], command[1400];
+    snprintf(copy, sizeof(copy), "%s/shoalrun", folder);
+    snprintf(command, sizeof(command), "cp %s %s", CLUSTER_BIN "shoalrun", copy);
+    ck_assert_int_eq(system(command), 0);
+    for (int i = 0; i < 2; i++) {
+        const char *argv[8] = {copy};
+        memcpy(&argv[1], ways[i], sizeof(ways[i]));
+        struct process *process = process_run(argv);
+        ck_assert_int_gt(process_wait(process, CLUSTER_PATIENCE_MS), 0);
+        ck_assert_msg(strstr(process_errors(process),
+                             "the library for JAX cannot be loaded: libshoal-mpitrampoline.so: "),
+                      "%s", process_errors(process));
+        ck_assert_str_eq(process_output(process), "");
+        process_free(process);
+    }
+    suite_remove_directory(folder);
 }
 END_TEST
 
@@ -176,6 +207,7 @@ int main(void)
     TCase *names = tcase_create("names");
     tcase_add_test(names, test_names);
     tcase_add_test(names, test_without_a_daemon);
+    tcase_add_test(names, test_a_missing_library);
     tcase_add_test(names, test_its_path);
     suite_add_tcase(suite, names);
     TCase *ranks = tcase_create("ranks");
@@ -183,6 +215,7 @@ int main(void)
     tcase_add_test(ranks, test_ranks_of_a_node);
     tcase_add_test(ranks, test_ranks_of_two_nodes);
     tcase_add_test(ranks, test_keys_that_are_not_each_there_once);
+    tcase_add_test(ranks, test_a_mesh_of_some);
     tcase_add_test(ranks, test_a_lost_rank);
     tcase_add_test(ranks, test_a_rank_that_has_left);
     suite_add_tcase(suite, ranks);

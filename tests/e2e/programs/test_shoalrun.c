@@ -162,7 +162,8 @@ START_TEST(test_verbose_and_config)
                   "once");
     ck_assert_int_gt(process_wait(process, CLUSTER_PATIENCE_MS), 0);
     /* What the daemon did not like is shown. */
-    ck_assert_ptr_nonnull(strstr(process_errors(process), "the daemon of ")); /* and the host's name */
+    ck_assert_ptr_nonnull(
+        strstr(process_errors(process), "the daemon of ")); /* and the host's name */
     ck_assert_ptr_nonnull(strstr(process_errors(process), "/log/level"));
     ck_assert_int_eq(entries_left(), 0);
     process_free(process);

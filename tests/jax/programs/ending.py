@@ -1,4 +1,4 @@
-"""Steps of which each is a sum over all processes. With TEST_END="1 killed" rank 1 kills itself in the seventh, with
+"""Steps of which each is a sum over all processes. With TEST_END="1 killed" rank 1 kills itself in step 7, with
 "1 raises" it has an exception of its own; the others write nothing for that, as a user's program."""
 
 import os

@@ -1,9 +1,13 @@
 #include "worker/programs/shoalrun/beside.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* Beside a program in bin. */
+#define JAX_LIBRARY "../lib/libshoal-mpitrampoline.so"
 
 void beside_find(const char *file, int mode, char path[PATH_MAX])
 {
@@ -21,4 +25,14 @@ void beside_find(const char *file, int mode, char path[PATH_MAX])
     }
     const char *name = strrchr(file, '/');
     snprintf(path, PATH_MAX, "%s", name ? name + 1 : file);
+}
+
+int beside_find_jax_library(char path[PATH_MAX], struct error *error)
+{
+    beside_find(JAX_LIBRARY, R_OK, path);
+    void *library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    if (!library)
+        return error_set(error, ERR_SYSTEM, "the library for JAX cannot be loaded: %s", dlerror());
+    dlclose(library);
+    return 0;
 }

@@ -41,7 +41,7 @@ const char *launch_usage(void)
            "  --verbose                 show the logs of the started daemons\n"
            "  --serve ADDRESS           only serve a daemon, for ranks that others have\n"
            "                            started; the Python package asks for it\n"
-           "  --print jax               print the path of the library that JAX loads for\n"
+           "  --print WHAT              jax: print the path of the library that JAX loads for\n"
            "                            that (MPITRAMPOLINE_LIB), and end\n"
            "  -h, --help                print this text, and end\n"
            "  --version                 print the version, and end\n"

@@ -24,9 +24,9 @@ int nodes_read(struct nodes *nodes, const struct launch_options *options, struct
  * that SHOAL_INTERFACE names, else of the one towards the other nodes. Names that are not known yet
  * are waited for, up to SHOAL_TIMEOUT_MS, with a line about it. */
 int nodes_find_address(struct nodes *nodes, struct error *error);
-/* Set the interface behind link-local addresses (fe80::1%eth0): that of `own`, by which this
- * node reaches the others. Each node of a list may call its interface by another name. */
-void nodes_set_interface(struct launch_host *hosts, uint32_t count, const char *own);
+/* Set the interface behind link-local addresses (fe80::1%eth0), by which this node reaches the
+ * others. Each node of a list may call its interface by another name. */
+void nodes_set_interface(struct launch_host *hosts, uint32_t count, const char *interface);
 void nodes_clear(struct nodes *nodes);
 
 /* Return the name that the user has given to the job, by --job or SHOAL_JOB; NULL: none. A rank of

@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
+#include <limits.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -41,8 +42,8 @@ static bool address_write(const struct sockaddr *address, char text[LAUNCH_HOST_
     return getnameinfo(address, bytes, text, LAUNCH_HOST_BYTES, NULL, 0, NI_NUMERICHOST) == 0;
 }
 
-/* Rank an address of an interface: 0, none for other nodes; 1, link-local, with the
- * interface behind it; 2, another of IPv6; 3, of IPv4. */
+/* Rank an address: 0, it is none for other nodes; 1, a link-local one with its interface; 2,
+ * another of IPv6; 3, one of IPv4. */
 static int address_rank(const struct sockaddr *address)
 {
     if (!address || (address->sa_family == AF_INET6 && !address_is_usable(address)))
@@ -53,8 +54,10 @@ static int address_rank(const struct sockaddr *address)
     return IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr) ? 1 : 2;
 }
 
-/* Write the interface's address of the highest rank. */
-static int address_of_interface(const char *name, char text[LAUNCH_HOST_BYTES], struct error *error)
+/* Write the interface's address of the highest rank; link_local: a link-local one where it has one.
+ */
+static int address_of_interface(const char *name, bool link_local, char text[LAUNCH_HOST_BYTES],
+                                struct error *error)
 {
     struct ifaddrs *all = NULL;
     int found = 0;
@@ -62,6 +65,8 @@ static int address_of_interface(const char *name, char text[LAUNCH_HOST_BYTES], 
         return error_set_errno(error, errno, "cannot look for network interfaces");
     for (const struct ifaddrs *one = all; one; one = one->ifa_next) {
         int rank = strcmp(one->ifa_name, name) == 0 ? address_rank(one->ifa_addr) : 0;
+        if (link_local && rank == 1)
+            rank = INT_MAX;
         if (rank > found && address_write(one->ifa_addr, text))
             found = rank;
     }
@@ -73,26 +78,30 @@ static int address_of_interface(const char *name, char text[LAUNCH_HOST_BYTES], 
                              name);
 }
 
-/* Write the address at which packets for a host leave this one. Returns 1; 0: its name is known,
- * and no address of it leads away from this machine; -1: its name is not known. */
+/* Write the address at which packets for a host leave this one: of several, that of the highest
+ * rank. Returns 1; 0: its name is known, and no address of it leads away from this machine; -1: its
+ * name is not known. */
 static int address_towards(const char *host, char text[LAUNCH_HOST_BYTES])
 {
     struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
     if (getaddrinfo(host, NULL, &hints, &found))
         return -1;
-    int result = 0;
-    for (const struct addrinfo *one = found; one && !result; one = one->ai_next) {
+    int result = 0, best = 0;
+    for (const struct addrinfo *one = found; one; one = one->ai_next) {
         struct sockaddr_storage to = {0}, own = {0};
         socklen_t bytes = sizeof(own);
         memcpy(&to, one->ai_addr, one->ai_addrlen);
         /* At the same place in both families. */
         ((struct sockaddr_in *)&to)->sin_port = htons(ANY_PORT);
         int fd = socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        result = fd >= 0 && address_is_usable(one->ai_addr) &&
-                 connect(fd, (struct sockaddr *)&to, one->ai_addrlen) == 0 &&
-                 getsockname(fd, (struct sockaddr *)&own, &bytes) == 0 &&
-                 address_is_usable((struct sockaddr *)&own) &&
-                 address_write((struct sockaddr *)&own, text);
+        if (fd >= 0 && address_rank(one->ai_addr) > best && address_is_usable(one->ai_addr) &&
+            connect(fd, (struct sockaddr *)&to, one->ai_addrlen) == 0 &&
+            getsockname(fd, (struct sockaddr *)&own, &bytes) == 0 &&
+            address_is_usable((struct sockaddr *)&own) &&
+            address_write((struct sockaddr *)&own, text)) {
+            best = address_rank(one->ai_addr);
+            result = 1;
+        }
         if (fd >= 0)
             close(fd);
     }
@@ -153,13 +162,12 @@ static bool address_is_number(const char *text)
     return true;
 }
 
-void nodes_set_interface(struct launch_host *hosts, uint32_t count, const char *own)
+void nodes_set_interface(struct launch_host *hosts, uint32_t count, const char *interface)
 {
-    const char *interface = strchr(own, '%');
-    for (uint32_t i = 0; interface && i < count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         char *its = strchr(hosts[i].address, '%');
         if (its)
-            snprintf(its, (size_t)(hosts[i].address + LAUNCH_HOST_BYTES - its), "%s", interface);
+            snprintf(its, (size_t)(hosts[i].address + LAUNCH_HOST_BYTES - its), "%%%s", interface);
     }
 }
 
@@ -175,7 +183,7 @@ static int address_choose(struct nodes *nodes, const char *own, struct error *er
     if (both >= 0)
         close(both);
     if (interface)
-        return address_of_interface(interface, nodes->address, error);
+        return address_of_interface(interface, strchr(own, '%'), nodes->address, error);
     if (strchr(own, '%') && !address_is_number(own))
         return error_set(error, ERR_INVALID,
                          "--hosts: this node has no interface %s, by which %s is to be reached; "
@@ -190,7 +198,8 @@ static int address_choose(struct nodes *nodes, const char *own, struct error *er
 int nodes_find_address(struct nodes *nodes, struct error *error)
 {
     int code = address_choose(nodes, nodes->hosts[nodes->self].address, error);
-    if (code == 0)
-        nodes_set_interface(nodes->hosts, nodes->count, nodes->address);
+    const char *own = strchr(nodes->address, '%'), *named = env_text("SHOAL_INTERFACE");
+    if (code == 0 && (named || own))
+        nodes_set_interface(nodes->hosts, nodes->count, named ? named : own + 1);
     return code;
 }

@@ -108,8 +108,9 @@ static int serve_hear_all(struct served *served, struct error *error)
     int code = serve_hear(served->secret, sizeof(served->secret), error);
     for (uint32_t i = 0; code > 0 && i < served->nodes; i++)
         code = serve_hear_node(served, i, error);
-    if (code > 0)
-        nodes_set_interface(served->hosts, served->nodes, served->options->serve);
+    const char *interface = strchr(served->options->serve, '%');
+    if (code > 0 && interface)
+        nodes_set_interface(served->hosts, served->nodes, interface + 1);
     return code;
 }
 

@@ -35,7 +35,13 @@ struct run {
     struct child *children;
     uint32_t daemon_count;
     char *const *environment; /* this process's */
+    char jax_library[PATH_MAX];
 };
+
+static bool run_is_for_jax(const struct run *run)
+{
+    return run->options.in_place_of && strcmp(run->options.in_place_of, "jax") == 0;
+}
 
 static int daemon_answers(const char *path, struct error *error)
 {
@@ -85,17 +91,13 @@ static int shoalrun_worker_start(struct run *run, uint32_t index, char *const *e
         socket_path = run->embedded.daemons[worker.node].socket_path;
         child->name = run->embedded.daemons[worker.node].name;
     }
-    bool for_jax = run->options.in_place_of && strcmp(run->options.in_place_of, "jax") == 0;
-    char jax_library[PATH_MAX];
-    if (for_jax)
-        beside_find(BESIDE_JAX_LIBRARY, R_OK, jax_library);
     struct launch_told told = {
         .job = run->job,
         .socket_path = socket_path,
         .folder = run->folder.path,
         .mark = run->mark,
         .in_place_of = run->options.in_place_of,
-        .jax_library = for_jax ? jax_library : NULL,
+        .jax_library = run_is_for_jax(run) ? run->jax_library : NULL,
         .master = run->nodes.count > 1 ? run->nodes.hosts[0].address : NULL,
         .master_port = (uint16_t)(run->nodes.port + 1),
     };
@@ -320,10 +322,10 @@ int main(int argc, char **argv, char **environment)
         fputs(run.options.help ? launch_usage() : "shoalrun " SHOAL_VERSION "\n", stdout);
         return EXIT_SUCCESS;
     }
+    if (result == 0 && (run.options.print || run_is_for_jax(&run)))
+        result = beside_find_jax_library(run.jax_library, &error);
     if (result == 0 && run.options.print) {
-        char jax_library[PATH_MAX];
-        beside_find(BESIDE_JAX_LIBRARY, R_OK, jax_library);
-        puts(jax_library);
+        puts(run.jax_library);
         return EXIT_SUCCESS;
     }
     if (result == 0 && run.options.serve)

@@ -218,7 +218,6 @@ START_TEST(test_ports)
 }
 END_TEST
 
-/* The key of a user: made once, nobody else's, and each run has a secret of its own. */
 /* The interface behind a link-local address is that of the node whose address it is. */
 START_TEST(test_addresses)
 {
@@ -229,7 +228,8 @@ START_TEST(test_addresses)
         {"10.0.0.1", NULL, "10.0.0.1", "10.0.0.1", "fe80::2%eth9"},
         {"fd00::1", NULL, "fd00::1", "fd00::1", "fe80::2%eth9"},
         {"fe80::1%lo", NULL, "fe80::1%lo", "fe80::1%lo", "fe80::2%lo"},
-        {"10.0.0.1", "lo", "127.0.0.1", "10.0.0.1", "fe80::2%eth9"},
+        {"10.0.0.1", "lo", "127.0.0.1", "10.0.0.1", "fe80::2%lo"},
+        {"fe80::1%eth9", "lo", "127.0.0.1", "::", "fe80::2%lo"},
         {"fe80::1%eth9", NULL, NULL, "this node has no interface eth9, by which fe80::1%eth9",
          NULL},
         {"10.0.0.1", "eth9", NULL, "network interface eth9 has no IPv4 and no IPv6 address", NULL},
@@ -256,6 +256,7 @@ START_TEST(test_addresses)
 }
 END_TEST
 
+/* The key of a user: made once, nobody else's, and each run has a secret of its own. */
 START_TEST(test_secrets)
 {
     char *home = suite_make_directory();

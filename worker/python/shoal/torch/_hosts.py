@@ -111,7 +111,9 @@ def own_address(others=()):
 def from_here(address):
     """Return an address that another node has given, as this node reaches it: a link-local one, which has the
     other's interface behind it, gets this node's own."""
-    interface = own_address().partition("%")[2] if "%" in address else ""
+    if "%" not in address:
+        return address
+    interface = os.environ.get("SHOAL_INTERFACE") or own_address().partition("%")[2]
     return f"{address.partition('%')[0]}%{interface}" if interface else address
 
 
@@ -127,9 +129,9 @@ def _first(addresses):
 
 
 def _only_address():
-    ipv6 = _ipv6_addresses()
+    ipv6, link_local = _ipv6_addresses(), _ipv6_addresses(link_local=True)
     names = [name for _, name in socket.if_nameindex()]
-    found = {name: _ipv4_of(name) or ipv6.get(name) for name in names}
+    found = {name: _ipv4_of(name) or ipv6.get(name) or link_local.get(name) for name in names}
     found = {name: address for name, address in found.items() if _first([address])}
     if len(found) > 1:
         several = ", ".join(f"{name} ({address})" for name, address in found.items())
@@ -148,7 +150,7 @@ def _address_towards(address):
     """Return where packets for an address leave this node; no packet is sent."""
     with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:
         try:
-            # The whole place, for of a pair Python would not take the interface.
+            # Give the whole place: Python drops the interface of a (host, port) pair.
             probe.connect(socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)[0][4])
         except OSError:
             return None
@@ -160,13 +162,13 @@ def _family(address):
 
 
 def _resolve(host):
-    """Return the addresses of a name, those of IPv4 first. A link-local one leads nowhere without an interface."""
+    """Return the addresses of a name: of IPv4, of IPv6, link-local ones. These lead nowhere without an interface."""
     try:
         found = [one[4] for one in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)]
     except OSError:
         return []
     usable = [one for one in found if len(one) == 2 or one[3] or not ipaddress.ip_address(one[0]).is_link_local]
-    return sorted(map(_with_interface, usable), key=lambda address: ":" in address)
+    return sorted(map(_with_interface, usable), key=lambda address: (":" in address, "%" in address))
 
 
 def _with_interface(place):
