@@ -8,6 +8,9 @@
 #include "tests/lib/cluster.h"
 #include "tests/lib/suite.h"
 
+/* A shell's word: the first processor that it may use. */
+#define OWN_CPU "$(taskset -pc $$ | sed 's/.*: *//; s/[^0-9].*//')"
+
 /* A shell runs it; $RUN is shoalrun with its options, and $DIR a folder of the test's. */
 struct inherited {
     const char *script;
@@ -42,7 +45,7 @@ static const struct inherited cases[] = {
     {"exec $RUN -n 2 --provider nosuch -- $FIRST",
      "json: /fabric/provider: got \"nosuch\", must be", 1, false},
     {"ulimit -c 0; ulimit -s 1024; exec $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
-    {"exec taskset -c 0 $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
+    {"exec taskset -c " OWN_CPU " $RUN -n 2 -- $FIRST", "rank 1 of 2", 0, false},
     /* A TMPDIR that is wrong is named, and the run goes on. */
     {"TMPDIR=/nowhere; exec $RUN -n 2 -- $FIRST",
      "cannot make a folder in /nowhere: No such file or directory; using /tmp", 0, false},
@@ -107,7 +110,7 @@ END_TEST
  * made is gone with the last who holds the pipe. */
 static const char serving[] =
     "mkfifo $DIR/in $DIR/out || exit 1\n"
-    "taskset -c 0 $SERVE 127.0.0.1 <$DIR/in >$DIR/out &\n"
+    "taskset -c " OWN_CPU " $SERVE 127.0.0.1 <$DIR/in >$DIR/out &\n"
     "exec 3>$DIR/in 4<$DIR/out\n"
     "read -r port <&4; read -r folder <&4; exec 5>$folder/alive\n"
     "printf '%s\\n' 0123456789012345678901234567890123456789012 \"127.0.0.1 $port here\" >&3\n"
@@ -116,7 +119,9 @@ static const char serving[] =
     "pid=$($CTL --socket $folder/node0.sock status --json | grep -o '\"pid\":[ 0-9]*' |\n"
     "      head -n 1 | tr -dc 0-9)\n"
     "grep Cpus_allowed: /proc/$pid/status /proc/$(cut -d ' ' -f 4 /proc/$pid/stat)/status |\n"
-    "    cut -f 2 | tr '\\n' ' '; grep Cpus_allowed: /proc/self/status | cut -f 2\n"
+    "    cut -f 2 | tr '\\n' ' '\n"
+    "taskset -c 0-$(($(getconf _NPROCESSORS_CONF) - 1)) grep Cpus_allowed: /proc/self/status |\n"
+    "    cut -f 2\n"
     "exec 5>&- 3>&- 4<&-\n"
     "while [ -e $folder ]; do sleep 0.05; done; echo gone\n";
 
