@@ -347,6 +347,20 @@ def test_late_averages_of_a_pass_that_raised():
 
 
 @beside_gloo
+def test_a_forward_within_a_backward_pass(wrap):
+    """One that takes no part in training, as an evaluation in a hook, leaves the averages under way alone."""
+    module = make()
+    wrapped = wrap(module, bucket_cap_mb=0.0001)
+
+    def evaluate(gradient):
+        with torch.no_grad():
+            wrapped(inputs_of(7))
+
+    module.first.weight.register_hook(evaluate)
+    return train(wrapped).module
+
+
+@beside_gloo
 def test_a_static_graph(wrap):
     return train(wrap(make(), static_graph=True)).module
 

@@ -43,6 +43,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Averages::start(c10d::GradBucket &bucket
     step.buffers++;
     step.bytes += tensors[0].is_sparse() ? 0 : tensors[0].nbytes();
     if (!waits) {
+        others.push_back(started);
         last = step;
         held.unlock();
         return started->getFuture();
@@ -68,18 +69,39 @@ void Averages::begin()
 
 void Averages::settle()
 {
-    std::vector<Bucket> left;
-    {
-        std::lock_guard<std::mutex> held(lock);
-        left.swap(under_way);
-    }
-    for (auto &bucket : left) {
+    for (;;) {
+        std::unique_lock<std::mutex> held(lock);
+        c10::intrusive_ptr<c10d::Work> work;
+        if (!under_way.empty())
+            work = under_way.front().work;
+        else if (!others.empty())
+            work = others.front();
+        else
+            return;
+        held.unlock();
         try {
-            bucket.work->wait_for(std::nullopt);
+            work->wait();
         } catch (const Error &) {
             /* The group has failed, and says so when it is next used. */
         }
+        held.lock();
+        forget(work);
     }
+}
+
+/* Have nobody wait for one that is over. The lock is held. */
+void Averages::forget(const c10::intrusive_ptr<c10d::Work> &work)
+{
+    others.erase(std::remove(others.begin(), others.end(), work), others.end());
+    auto bucket = std::find_if(under_way.begin(), under_way.end(),
+                               [&](const Bucket &it) { return it.work == work; });
+    if (bucket == under_way.end())
+        return;
+    if (auto why = work->exception())
+        bucket->future->setError(why);
+    else
+        bucket->future->markCompleted(bucket->average);
+    under_way.erase(bucket);
 }
 
 void Averages::hand_over(std::unique_ptr<c10d::CommHookInterface> hook)

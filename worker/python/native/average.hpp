@@ -54,12 +54,14 @@ class Averages : public std::enable_shared_from_this<Averages>
     void begin();
     void look();
     void finish();
+    void forget(const c10::intrusive_ptr<c10d::Work> &work);
     void count(const std::vector<Bucket> &buckets, Clock::time_point waited_from);
 
     const c10::intrusive_ptr<c10d::ProcessGroup> group;
     const bool static_graph;
     mutable std::mutex lock;
     std::vector<Bucket> under_way;
+    std::vector<c10::intrusive_ptr<c10d::Work>> others; /* not counted; started by this pass */
     std::set<int> finishing; /* backward passes at whose ends finish() is called */
     Numbers step, last;
     std::unique_ptr<c10d::CommHookInterface> script; /* not changed while a pass runs */

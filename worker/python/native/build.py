@@ -2,7 +2,7 @@
 
     build.py --build BUILD      the module goes to BUILD/lib, beside libshoal
 
-All sources are one unit for the compiler, which takes longer over torch's headers than over all of them.
+All sources are one unit for the compiler, which takes longer over torch's headers than over all the sources.
 What has been built from the same sources, by the same compiler, for the same torch, is left as it is.
 Where a compiler, torch or its headers are missing, that is said in one line, and nothing is built: the
 backend in Python does without. A compiler's error is an error.

@@ -100,9 +100,9 @@ void Operation::wait_until(Clock::time_point end, std::optional<Milliseconds> li
             Error why(SHOAL_ETIMEOUT, "timed out: " + name() +
                                           " has not completed within wait's timeout of " +
                                           seconds(*limit) + " s");
+            end_receive(why);
             if (!call.receives)
                 throw why;
-            give_up(std::move(why)); /* a later message would go where nobody looks any more */
         }
     }
     if (error)
@@ -262,6 +262,12 @@ void Operation::expire()
                                       seconds(call.timeout) + " s"));
 }
 
+void Operation::end_receive(const Error &why)
+{
+    if (call.receives && why.code == SHOAL_ETIMEOUT && !published())
+        give_up(why); /* nobody looks for its message any more */
+}
+
 void Operation::give_up(Error why)
 {
     publish(FAILED, std::move(why));
@@ -284,10 +290,9 @@ OwnProcess::OwnProcess()
     void *page = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED)
         throw Error(SHOAL_EMEMORY, "out of memory for a page that a forked process finds empty");
-    if (madvise(page, bytes, MADV_WIPEONFORK) != 0) {
+    if (madvise(page, bytes, MADV_WIPEONFORK) != 0) { /* as in some containers */
         munmap(page, bytes);
-        throw Error(SHOAL_EUNSUPPORTED,
-                    "this kernel has no memory that a forked process finds empty (Linux 4.14)");
+        return;
     }
     mark = static_cast<volatile unsigned char *>(page);
     *mark = 1;
@@ -295,7 +300,8 @@ OwnProcess::OwnProcess()
 
 OwnProcess::~OwnProcess()
 {
-    munmap(const_cast<unsigned char *>(mark), static_cast<size_t>(sysconf(_SC_PAGESIZE)));
+    if (mark)
+        munmap(const_cast<unsigned char *>(mark), static_cast<size_t>(sysconf(_SC_PAGESIZE)));
 }
 
 Session::Session(std::shared_ptr<const Library> library, shoal_job *job)

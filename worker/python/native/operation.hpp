@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include <unistd.h>
+
 #include "worker/python/native/library.hpp"
 
 namespace shoal_native
@@ -38,11 +40,12 @@ class OwnProcess
 
     bool is_own() const
     {
-        return *mark != 0;
+        return mark ? *mark != 0 : number == getpid();
     }
 
   private:
-    volatile unsigned char *mark;
+    volatile unsigned char *mark = nullptr; /* null: this kernel empties no page */
+    const pid_t number = getpid();
 };
 
 /* The operations of a job. Its thread sleeps unless an operation is watched. Threads keep it, so
@@ -177,6 +180,8 @@ class Operation : public std::enable_shared_from_this<Operation>
     /* The same until `end`, of a wait for several that had `timeout` in all. */
     void wait_until(Clock::time_point end, std::optional<Milliseconds> timeout,
                     const std::function<void()> &between);
+    /* End it, if it is a receive whose wait, or that of one beside it, has timed out. */
+    void end_receive(const Error &why);
     /* Move on, for at most so long; whether it is published. */
     bool advance(Milliseconds at_most);
     /* Have it completed though nobody waits: `told`, if any, is called once with its error or null.

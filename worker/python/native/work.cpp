@@ -175,8 +175,14 @@ void Work::wait_for(std::optional<Milliseconds> timeout)
         return;
     }
     Clock::time_point end = Clock::now() + *timeout;
-    for (const auto &operation : operations)
-        operation->wait_until(end, timeout, look_for_signals);
+    try {
+        for (const auto &operation : operations)
+            operation->wait_until(end, timeout, look_for_signals);
+    } catch (const Error &why) {
+        for (const auto &operation : operations)
+            operation->end_receive(why);
+        throw;
+    }
 }
 
 void Work::chain()

@@ -1,5 +1,7 @@
 """What goes wrong, as exceptions: one class for each code of shoal.h, with the library's own text."""
 
+import copy
+
 
 class ShoalError(RuntimeError):
     """A call of the library failed. `code` is the library's (shoal.h); str() says who is to blame."""
@@ -59,6 +61,16 @@ class UnsupportedError(ShoalError, NotImplementedError):
 
 _CLASSES = {error.code: error for error in ShoalError.__subclasses__() + RecoverableError.__subclasses__()}
 del _CLASSES[ShoalError.code]
+
+
+def without_frames(error):
+    """Return a copy of an error that is kept: one that is raised keeps the frames it went through, with all that is in
+    them."""
+    try:
+        return copy.copy(error)
+    except TypeError:  # its class takes other arguments than it has told its base
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        return error
 
 
 def make_error(code, text):

@@ -60,8 +60,8 @@ class _Averages:
     def __init__(self, group):
         self._group = group
         self._lock = threading.Lock()
-        self._works = []  # of the last pass
-        self._script = None  # (its hook, that hook's state)
+        self._works = []  # those that the last pass has started
+        self._script = None  # (the script's hook, its state)
         self._begin()
         self._last = self._counted()
 
@@ -76,10 +76,10 @@ class _Averages:
 
     def settle(self):
         """Wait for the averages of a pass that has raised, which write into the buckets."""
-        works, self._works = self._works, []
-        for work in works:
+        while self._works:
             with contextlib.suppress(errors.ShoalError):  # the group has failed, and says so when it is next used
-                work.wait()
+                self._works[0].wait()
+            del self._works[:1]
 
     def hand_over(self, state, hook):
         """Have the script's hook do what start() does, from now on."""
@@ -158,7 +158,8 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
 
     @torch._disable_dynamo  # the environment is none of torch.compile's
     def _pre_forward(self, *inputs, **named):
-        if self._averages is not None:
+        # One that takes no part in training may come within a backward pass, whose averages are under way.
+        if self._averages is not None and torch.is_grad_enabled():
             self._averages.settle()
         never = self.find_unused_parameters and not self.static_graph
         if self._has_rebuilt_buckets or never:

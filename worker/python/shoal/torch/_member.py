@@ -69,12 +69,12 @@ class Member:
     def check(self):
         self._failure = self.failure()
         if self._failure:
-            raise type(self._failure)(str(self._failure))
+            raise errors.without_frames(self._failure)
 
     def _fail(self, error, anew=False):
         """error: None where it is none of shoal's. anew: though it has failed before."""
         if anew or not self._failure:
-            self._failure = error or errors.StateError("an earlier call has failed")
+            self._failure = errors.without_frames(error or errors.StateError("an earlier call has failed"))
         self.counter.fail(self._failure.code, str(self._failure))
 
     def __del__(self):

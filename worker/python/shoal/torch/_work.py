@@ -9,7 +9,6 @@ operation up first. Whoever waits moves the data itself (shoal_wait); the thread
 
 import collections
 import contextlib
-import copy
 import math
 import os
 import select
@@ -153,10 +152,9 @@ class Operation:
         return not self.published.is_set()
 
     def _raise_error(self):
-        """Raise a copy of its error, if any: the operation is kept for whoever waits late, and an exception keeps the
-        frames that it went through, with all that is in them."""
+        """Raise its error, if any; the operation is kept for whoever waits late."""
         if self.error:
-            raise copy.copy(self.error)
+            raise errors.without_frames(self.error)
 
     def _outcome(self, _):
         self._raise_error()
@@ -169,7 +167,7 @@ class Operation:
             if not (request.wait(max(1, int(wait_s * 1000))) if wait_s else request.test()):
                 return False
         except errors.ShoalError as error:
-            self.error = self.error or error.with_traceback(None)  # as in _raise_error()
+            self.error = self.error or errors.without_frames(error)
         self.requests.popleft()
         return True
 
@@ -187,7 +185,7 @@ class Operation:
             elif not self.error and not self._by_stream:
                 self._follow_on_stream()
         except Exception as error:  # raised where the operation is waited for
-            self.error = error.with_traceback(None)
+            self.error = errors.without_frames(error)
             self._on_failure = None  # the ranks have done it: the group is well
         self.kept.clear()
         self.finishers.clear()
@@ -295,10 +293,18 @@ class Operation:
                 why = errors.TimeoutError(
                     f"timed out: {self.name} has not completed within wait's timeout of {timeout_s:g} s"
                 )
-                if self._way is None or self._way[0] != "recv":
+                self.end_receive(why)
+                if not self._receives():
                     raise why
-                self.fail(why)  # a later message would go where nobody looks any more
         return self._join()
+
+    def _receives(self):
+        return self._way is not None and self._way[0] == "recv"
+
+    def end_receive(self, why):
+        """Fail, if it is a receive: nobody looks for its message any more."""
+        if self._receives():
+            self.fail(errors.without_frames(why))
 
     def wait_on_host(self):
         """Until its requests are complete, though streams may wait for them too."""
@@ -334,9 +340,18 @@ class AllOf:
 
     def wait(self, timeout_s):
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        for operation in self.operations:
-            operation.wait(None if end is None else max(0.001, end - time.monotonic()))
+        try:
+            for operation in self.operations:
+                operation.wait(None if end is None else max(0.001, end - time.monotonic()))
+        except errors.TimeoutError as why:
+            for operation in self.operations:
+                operation.end_receive(why)
+            raise
         return True
+
+    def end_receive(self, why):
+        for operation in self.operations:
+            operation.end_receive(why)
 
 
 def all_of(works):
