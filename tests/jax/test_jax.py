@@ -15,6 +15,7 @@ sys.path.insert(0, str(PROGRAMS.parents[1] / "python"))
 import suite  # noqa: E402
 
 LIMIT_S = 600  # the backstop of a run
+LATE_S = 35  # beyond the 30 s after which Gloo gives up
 F16 = "float16"
 COMPLEX = ("complex64", "complex128")
 # XLA refuses these before it asks a library: an order of complex numbers, and f16.
@@ -41,6 +42,7 @@ def run(ranks, program, *options, how=("--as", "jax"), **more):
     """A program as so many ranks (of each node). options and how: shoalrun's."""
     command = [suite.BUILD / "bin" / "shoalrun", "--timeout", LIMIT_S - 20, *how, *options, "-n", ranks]
     more = {"PYTHONPATH": str(PROGRAMS), "TEST_PORT": str(free_port()), "JAX_PLATFORMS": "cpu", **more}
+    more["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # most of the time is the compiler's
     return suite.run([*command, "--", sys.executable, "-B", PROGRAMS / program], limit_s=LIMIT_S, **more)
 
 
@@ -77,16 +79,30 @@ class Transformer(unittest.TestCase):
     def test_losses(self):
         alone = self.losses(1)[0]["losses"]
         self.assertLess(alone[-1], alone[0])
-        for options, ranks in (((), 2), (("--nodes", 2), 4)):
+        for options, ranks, ways in (((), 2, 3), (("--nodes", 2), 4, 2)):
             with self.subTest(ranks=ranks):
                 said = self.losses(2, *options)
-                self.assertEqual(len(said), 4 * ranks)
+                self.assertEqual(len(said), ways * ranks)
                 for one in said:
                     self.assertIn("all-reduce", one["collectives"], one)
                     for got, wanted in zip(one["losses"], alone, strict=True):
                         self.assertAlmostEqual(got, wanted, delta=1e-12, msg=one)
                 sharded = [one for one in said if one["way"] != "data"]
                 self.assertTrue(all("all-gather" in one["collectives"] for one in sharded), sharded)
+
+
+class Steady(unittest.TestCase):
+    def bits(self, late_s):
+        finished = run(4, "steady.py", TEST_LATE_S=str(late_s))
+        self.assertEqual(finished.returncode, 0, finished.stdout[-6000:])
+        said = re.findall(r"^BITS (\w+)", finished.stdout, re.M)
+        self.assertEqual(len(said), 4, finished.stdout[-6000:])
+        return set(said)
+
+    def test_a_late_process(self):
+        """It fails nothing, and the bits are those of a run in which all are in time."""
+        said = self.bits(0) | self.bits(LATE_S)
+        self.assertEqual(len(said), 1, said)
 
 
 # JAX's coordinator is in rank 0. JAX aborts the others when that has ended.

@@ -1,4 +1,4 @@
-"""A small transformer that GSPMD shards in each way that fits so many processes. Prints of each way the losses, and
+"""A small transformer that GSPMD shards in some ways for so many processes. Prints of each way the losses, and
 which collectives XLA has made: LOSSES {"way": "data", "losses": [...], "collectives": [...]}."""
 
 import json
@@ -10,7 +10,7 @@ import numpy as np
 
 import job
 
-WORDS, WIDTH, HEADS, LAYERS, LENGTH, BATCH, STEPS = 32, 16, 4, 2, 8, 8, 5
+WORDS, WIDTH, HEADS, LAYERS, LENGTH, BATCH, STEPS = 32, 16, 4, 1, 8, 8, 5
 # Way: the mesh's shape; axes of the batch, of what goes into a layer's middle, and of what comes out of it.
 WAYS = {
     "data": ((job.SIZE,), ("x",), (), ()),
@@ -18,6 +18,9 @@ WAYS = {
     "sharded": ((job.SIZE,), ("x",), ("x", None), ("x", None)),
     "data and tensor": ((job.SIZE // 2, 2), ("x",), (None, "y"), ("y", None)),
 }
+
+# Each way once: XLA's compiler takes seconds.
+SHOWN = {1: ["data"], 2: ["data", "tensor", "sharded"], 4: ["sharded", "data and tensor"]}
 
 
 def parameters():
@@ -74,5 +77,5 @@ def train(way):
 
 job.begin()
 for one, how in WAYS.items():
-    if np.prod(how[0]) == job.SIZE:
+    if one in SHOWN[job.SIZE]:
         print(f"LOSSES {json.dumps(train(one))}\n", end="", flush=True)
