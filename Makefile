@@ -3,7 +3,8 @@
 #   make            programs and libraries under build/
 #   make demo       set up, build, and train a model on two nodes of this machine
 #   make check      set up, build, and run every test
-#   make check-asan, make check-tsan   the same under sanitizers, in build trees of their own
+#   make check-asan, make check-tsan   the same under sanitizers, in build trees of their own; check-native-asan: the
+#                         native backend of PyTorch alone, which is a part of check-asan
 #   make fuzz       each fuzzer for SECONDS=60; FUZZ="wire message" names some (tests/fuzz)
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
 #   make deb        Debian packages: build/deb (config/debian); check-deb: their life in bare roots
@@ -150,7 +151,9 @@ BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_PEERS)
 GPU_BENCH := $(BUILD)/bench/bench_gpu_copy
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV)/bin/python3,/usr/bin/python3)
-PYTHON_TESTS := $(wildcard tests/python/test_*.py tests/python/*/test_*.py)
+SANITIZED_NATIVE_TEST := tests/python/test_sanitized.py
+PYTHON_TESTS := $(filter-out $(SANITIZED_NATIVE_TEST),$(wildcard tests/python/test_*.py tests/python/*/test_*.py)) \
+    $(if $(findstring address,$(SANITIZE)),$(SANITIZED_NATIVE_TEST))
 # These tests take long, and the newest torch is enough for them: they run whole examples, on gloo too, and collectives
 # by another name.
 ONE_TORCH_TESTS := $(wildcard tests/python/test_examples*.py tests/python/*/test_digits.py tests/python/*/test_text.py \
@@ -179,8 +182,10 @@ PYTHON_DIR = $(PREFIX)/lib/$(shell $(PYTHON) -c 'import os, sys, sysconfig; \
 # The native backend of PyTorch: a module for one torch, as its name says (worker/python/native).
 CXX ?= g++
 NATIVE ?=
+comma := ,
 # What has been built once is used, so it is kept up with its sources.
-BUILD_NATIVE = CXX='$(CXX)' $(PYTHON) -B worker/python/native/build.py --build $(BUILD)
+BUILD_NATIVE = CXX='$(CXX)' $(PYTHON) -B worker/python/native/build.py --build $(BUILD) \
+    $(if $(SANITIZE),--sanitize $(filter address thread,$(subst $(comma), ,$(SANITIZE))))
 NATIVE_MODULES := $(wildcard $(BUILD)/lib/shoal_native-*.so)
 DEBIAN11_ROOT ?= /var/tmp/shoal-debian11
 DEBIAN12_ROOT ?= /var/tmp/shoal-debian12
@@ -202,7 +207,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker $(BUILD)/tests/chaos_rank $(BUILD)/t
 
 .DEFAULT_GOAL := all
 .PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-tests check-rights check-system check-system-short check-python check-torch check-frameworks check-jax \
-        check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
+        check-debian12 check-debian13 check-asan check-tsan check-native-asan check-native-built fuzz fuzz-built deps-fuzz soak soak-built \
         bench bench-built bench-programs bundle deb deb-debian13 check-deb check-deploy wheel wheel-here check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
         install-completions install-smddp uninstall clean
 
@@ -372,7 +377,7 @@ $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 bench-programs: $(BENCH_PROGRAMS)
 	@if command -v mpicc >/dev/null; then $(MAKE) --no-print-directory $(BUILD)/bench/bench_mpi; fi
 
-tests: all $(TESTS) $(FUZZ_TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_LINKS) $(BENCH_SEAL) $(TEST_WORKER)
+tests: all $(if $(findstring address,$(SANITIZE)),native) $(TESTS) $(FUZZ_TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_LINKS) $(BENCH_SEAL) $(TEST_WORKER)
 
 demo: deps
 	@$(MAKE) --no-print-directory demo-built
@@ -448,11 +453,19 @@ check-debian13:
 	    scripts/debian-root.sh trixie $(DEBIAN13_ROOT) -- make $(QUIET) -j$$(nproc) BUILD=build/debian13 $$target; \
 	done
 
+AS_ASAN := BUILD=build/asan SANITIZE=address,undefined CFLAGS="-O1 -g"
+
 check-asan: deps
-	@$(MAKE) --no-print-directory BUILD=build/asan SANITIZE=address,undefined CFLAGS="-O1 -g" check-built
+	@$(MAKE) --no-print-directory $(AS_ASAN) check-built
 
 check-tsan: deps
 	@$(MAKE) --no-print-directory BUILD=build/tsan SANITIZE=thread CFLAGS="-O1 -g" check-built
+
+check-native-asan:
+	@$(MAKE) --no-print-directory $(AS_ASAN) check-native-built
+
+check-native-built: all native
+	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(SANITIZED_NATIVE_TEST)
 
 # Each fuzzer for so many seconds; what it finds is put beside it.
 fuzz: deps-fuzz

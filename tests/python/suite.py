@@ -28,10 +28,10 @@ LIMIT_S = 120
 ENVIRONMENT = os.environ.get("TORCH_ENV") or "/var/tmp/shoal-torch"  # as scripts/torch-env.sh has it
 
 
-def reason_to_skip():
-    """Why no test of the package can run here; None: they can."""
-    if re.search(r"asan|tsan", BUILD.name):
-        return "a sanitized library cannot be loaded into an interpreter that is not sanitized"
+def reason_to_skip(sanitized=False):
+    """Why no test of the package can run here; None: they can. sanitized: these load what is made with a sanitizer."""
+    if re.search(r"asan|tsan", BUILD.name) and not sanitized:
+        return "a sanitized library is loaded into an interpreter that is not sanitized by test_sanitized.py alone"
     if _has_torch():
         return None
     then = f"scripts/torch-env.sh, then make check PYTHON={ENVIRONMENT}/bin/python3"

@@ -1,8 +1,10 @@
 """Builds the native backend for the torch of this Python: `make native`.
 
-    build.py --build BUILD      the module goes to BUILD/lib, beside libshoal
+    build.py --build BUILD [--sanitize NAME]      the module goes to BUILD/lib, beside libshoal
 
 All sources are one unit for the compiler, which takes longer over torch's headers than over all the sources.
+NAME is one of g++'s sanitizers: Python loads such a module where the sanitizer's library is loaded before it
+(tests/python/test_sanitized.py).
 What has been built from the same sources, by the same compiler, for the same torch, is left as it is.
 Where a compiler, torch or its headers are missing, that is said in one line, and nothing is built: the
 backend in Python does without. A compiler's error is an error.
@@ -23,6 +25,8 @@ TREE = HERE.parents[2]
 # Not -Wshadow: what a constructor is given has the name of what it becomes.
 WARNINGS = "-Wall -Wextra -Werror -Wpointer-arith -Wwrite-strings -Wundef -Wvla -Wformat=2".split()
 FLAGS = "-std=c++17 -O2 -fPIC -pthread -fvisibility=hidden -fstack-protector-strong".split()
+# Without warnings: g++ takes what a sanitizer adds to torch's headers for faults.
+SANITIZED = "-O1 -g -fno-omit-frame-pointer -w".split()
 
 
 class Missing(Exception):
@@ -98,10 +102,12 @@ def fingerprint(command):
     return digest.hexdigest()
 
 
-def build(build_folder):
+def build(build_folder, sanitizer=None):
     cxx = compiler()
     torch, name = torch_and_name()
-    compile_command = [*cxx, *FLAGS, *WARNINGS, *include_flags(torch)]
+    sanitize = [f"-fsanitize={sanitizer}"] if sanitizer else []
+    more = [*SANITIZED, *sanitize] if sanitizer else WARNINGS
+    compile_command = [*cxx, *FLAGS, *more, *include_flags(torch)]
     module = build_folder / "lib" / name
     objects = build_folder / "native" / pathlib.Path(name).stem
     stamp, now = objects / "fingerprint", fingerprint(compile_command)
@@ -116,7 +122,7 @@ def build(build_folder):
     whole.write_text("".join(f'#include "{unit.relative_to(TREE)}"\n' for unit in units()))
     run([*compile_command, "-c", str(whole), "-o", str(made)])
     new = objects / name  # moved into its place whole, for whoever starts meanwhile
-    run([*cxx, "-shared", "-pthread", "-o", str(new), str(made), *link_flags(torch)])
+    run([*cxx, "-shared", "-pthread", *sanitize, "-o", str(new), str(made), *link_flags(torch)])
     os.replace(new, module)
     stamp.write_text(now)
     return module, True
@@ -134,9 +140,11 @@ def remove_stale(folder):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path, required=True)
-    folder = parser.parse_args().build.resolve()
+    parser.add_argument("--sanitize", metavar="NAME")
+    options = parser.parse_args()
+    folder = options.build.resolve()
     try:
-        module, new = build(folder)
+        module, new = build(folder, options.sanitize)
         if new:
             print(f"native backend: {module}")
     except Missing as missing:
