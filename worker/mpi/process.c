@@ -38,8 +38,7 @@ static struct {
 static const char *const process_texts[] = {
     [MPI_ERROR_NONE] = "no error",
     [MPI_ERROR_COMM] = "this is no communicator, or not the one that is wanted here",
-    [MPI_ERROR_COUNT] = "a count is negative: XLA counts in 32 bits, so that one call takes "
-                        "2147483647 elements at most; split the array",
+    [MPI_ERROR_COUNT] = "a count is negative: one call takes 2147483647 elements; split the array",
     [MPI_ERROR_TYPE] = "this type is not one of XLA's: integers, floats, complex numbers",
     [MPI_ERROR_OP] = "this type has no such reduction: sum, product, minimum, maximum",
     [MPI_ERROR_TYPES] = "what is sent and what is received differ in type or count",

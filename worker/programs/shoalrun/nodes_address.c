@@ -1,5 +1,6 @@
 /* At which address the other nodes reach this one. */
 #include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <limits.h>
@@ -164,6 +165,7 @@ static bool address_is_number(const char *text)
 
 void nodes_set_interface(struct launch_host *hosts, uint32_t count, const char *interface)
 {
+    assert(hosts);
     for (uint32_t i = 0; i < count; i++) {
         char *its = strchr(hosts[i].address, '%');
         if (its)
