@@ -17,6 +17,7 @@
 #include "tests/lib/cluster.h"
 #include "tests/lib/stop_file.h"
 #include "tests/lib/suite.h"
+#include "worker/programs/shoalrun/launcher.h"
 
 /* Every run gets a folder of its own to make its files in. */
 static char *temporary;
@@ -175,8 +176,12 @@ START_TEST(test_exit_codes)
 {
     struct process *process = RUN("--nodes", "1", "-n", "3", "--grace", "1", "--", "sh", "-c",
                                   "[ $RANK = 1 ] && exit 42; exec sleep 100");
+    char host[256] = "", name[LAUNCH_JOB_BYTES], rank_1[128];
+    gethostname(host, sizeof(host) - 1);
+    launch_host_name(host, name);
+    snprintf(rank_1, sizeof(rank_1), "rank 1 (%s, pid ", name);
     end_with(process, 42);
-    ck_assert_ptr_nonnull(strstr(process_errors(process), "rank 1 ("));
+    ck_assert_ptr_nonnull(strstr(process_errors(process), rank_1));
     ck_assert_ptr_nonnull(strstr(process_errors(process), "ended with exit code 42"));
     ck_assert_ptr_null(strstr(process_errors(process), "rank 0 ("));
     process_free(process);

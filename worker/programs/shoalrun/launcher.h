@@ -112,7 +112,7 @@ struct launch_host {
 struct launch_config {
     uint32_t worker_nodes, cpu_nodes;
     const struct launch_host *hosts; /* [worker_nodes + cpu_nodes]; NULL: all on this machine */
-    const char *name;                /* of the only daemon; NULL: "node0" */
+    const char *name;                /* if there is one daemon, its name; NULL: "node0" */
     const uint16_t *ports;           /* [worker_nodes + cpu_nodes]: control ports */
     const char *listen;              /* address; NULL: 127.0.0.1 */
     const char *fabric;              /* address for data; NULL: the daemon's default */
@@ -141,8 +141,8 @@ int launch_config_text(const struct launch_config *config, uint32_t self, const 
 int launch_status_page(const char *status, char url[LAUNCH_URL_BYTES]);
 /* Whether the daemons have `recovery`: jobs outlive one that is killed. */
 bool launch_config_recovers(const char *text);
-/* Write this host's name in the characters that a node's name may have. */
-void launch_host_name(char name[LAUNCH_JOB_BYTES]);
+/* Write a host's name in the characters that a node's name may have. */
+void launch_host_name(const char *host, char name[LAUNCH_JOB_BYTES]);
 /* Nodes with workers are "node0", "node1", ...; CPU nodes, which come after them, "cpu0", ... */
 void launch_node_name(char name[LAUNCH_JOB_BYTES], uint32_t worker_nodes, uint32_t node);
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/config/config.h"
 #include "common/text/json_comments.h"
@@ -16,14 +15,12 @@
 
 #define ARENA_BYTES (UINT64_C(1) << 40) /* more than workers ask for by themselves */
 
-void launch_host_name(char name[LAUNCH_JOB_BYTES])
+void launch_host_name(const char *host, char name[LAUNCH_JOB_BYTES])
 {
-    char host[LAUNCH_HOST_BYTES] = "";
-    gethostname(host, sizeof(host) - 1);
-    for (char *at = host; *at; at++)
+    snprintf(name, LAUNCH_JOB_BYTES, "%.63s", *host ? host : "node");
+    for (char *at = name; *at; at++)
         if (!isalnum((unsigned char)*at) && !strchr("._-", *at))
             *at = '-';
-    snprintf(name, LAUNCH_JOB_BYTES, "%.63s", *host ? host : "node");
 }
 
 void launch_config_name(const struct launch_config *config, uint32_t node,

@@ -172,8 +172,9 @@ static int daemons_prepare(struct run *run, struct error *error)
     const struct nodes *nodes = &run->nodes;
     bool several = nodes->count > 1;
     uint16_t ports[LAUNCH_MACHINES_MAX];
-    char secret[RUN_SECRET_BYTES], name[LAUNCH_JOB_BYTES];
-    launch_host_name(name);
+    char secret[RUN_SECRET_BYTES], name[LAUNCH_JOB_BYTES], host[LAUNCH_HOST_BYTES] = "";
+    gethostname(host, sizeof(host) - 1);
+    launch_host_name(host, name);
     struct launch_config config = {
         .name = name,
         .worker_nodes = several ? nodes->count : (options->nodes ? options->nodes : 1),

@@ -382,7 +382,7 @@ START_TEST(test_config_names)
                 {NULL, 1, 0, "node0"},
                 {"host", 2, 0, "node0"},
                 {"host", 1, 1, "node0"}};
-    char name[LAUNCH_JOB_BYTES], host[256];
+    char name[LAUNCH_JOB_BYTES];
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct launch_config config = {.name = rows[i].name,
                                        .worker_nodes = rows[i].worker_nodes,
@@ -390,9 +390,16 @@ START_TEST(test_config_names)
         launch_config_name(&config, 0, name);
         ck_assert_str_eq(name, rows[i].expected);
     }
-    launch_host_name(name);
-    ck_assert_int_eq(gethostname(host, sizeof(host)), 0);
-    ck_assert(strncmp(name, host, strcspn(host, "/:_ ")) == 0);
+    static const char *const hosts[][2] = {
+        {"gpu-07.example_1", "gpu-07.example_1"},
+        {"a b/c:d\xc3\xa9", "a-b-c-d--"},
+        {"", "node"},
+        {"0123456789012345678901234567890123456789012345678901234567890123456789",
+         "012345678901234567890123456789012345678901234567890123456789012"}};
+    for (size_t i = 0; i < sizeof(hosts) / sizeof(hosts[0]); i++) {
+        launch_host_name(hosts[i][0], name);
+        ck_assert_str_eq(name, hosts[i][1]);
+    }
 }
 END_TEST
 
