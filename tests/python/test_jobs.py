@@ -35,6 +35,41 @@ def found(pattern, text):
     return re.findall(pattern, text, re.MULTILINE)
 
 
+# A shoalrun that is none, and what is said of it.
+STRANGE_PROGRAMS = {
+    "exit 3": "DisconnectedError cannot start a daemon: {program} --serve has ended, with exit status 3",
+    "echo usage: shoalrun": "ProtocolError cannot start a daemon: {program} --serve says 'usage: shoalrun' and no port",
+    "sleep 5 &": "TimeoutError cannot start a daemon: {program} has said nothing for 1 s",
+    "head -c 9000 /dev/zero | tr '\\0' 7 &": "ProtocolError cannot start a daemon: {program} --serve says '777",
+    "echo error -8 no more of them": "RefusedError cannot start a daemon: no more of them",
+}
+START_STRANGE = """
+import sys
+from shoal.torch import _daemon
+_daemon.LINE_S = 1
+for program in sys.argv[1:]:
+    _daemon.find_program = lambda: program
+    try:
+        _daemon.EmbeddedDaemon(["node"], 0)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+class Programs(unittest.TestCase):
+    def test_a_shoalrun_that_is_none(self):
+        with tempfile.TemporaryDirectory(prefix="shoal-strange-") as folder:
+            programs = []
+            for number, text in enumerate(STRANGE_PROGRAMS):
+                programs.append(pathlib.Path(folder, f"shoalrun{number}"))
+                programs[-1].write_text(f"#!/bin/sh\n{text}\n")
+                programs[-1].chmod(0o755)
+            said = suite.run([sys.executable, "-c", START_STRANGE, *programs]).stdout.splitlines()
+        self.assertEqual(len(said), len(programs), said)
+        for line, program, expected in zip(said, programs, STRANGE_PROGRAMS.values()):
+            self.assertIn(expected.format(program=program), line)
+
+
 class OfMultiprocessing(unittest.TestCase):
     """Whoever has started processes takes the first one that has ended for the cause: so the others hear of one that
     fails when it has ended, and of one that ends well when it leaves."""

@@ -8,13 +8,18 @@ node has closed the pipe that all of them hold, however they end.
 import contextlib
 import os
 import pathlib
+import select
 import shutil
 import subprocess
+import time
 
 from shoal import errors, library
 from shoal.torch import _hosts
 
 OOM_SCORE = 500
+# What shoalrun says at most in a line, and how long it may take to say it.
+LINE_BYTES_MOST = 8192
+LINE_S = 120
 
 
 def find_program():
@@ -46,17 +51,18 @@ class EmbeddedDaemon:
     def __init__(self, nodes, node, others=()):
         host = "127.0.0.1" if len(nodes) == 1 else _hosts.own_address(others)
         self._nodes = nodes
+        self._program = find_program()
         self._server = subprocess.Popen(
-            [find_program(), "--serve", host, "--nodes", str(len(nodes)), "--node-rank", str(node)],
+            [self._program, "--serve", host, "--nodes", str(len(nodes)), "--node-rank", str(node)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,
             start_new_session=True,
         )
         self._server.wait()  # it has left a process behind, which is not this one's child
         self._alive = None
         try:
-            self.address = [host, int(self._hear())]
+            self.address = [host, self._hear_port()]
             self.folder = pathlib.Path(self._hear())
             self.socket_path = str(self.folder / f"node{node}.sock")
             self.alive_path = str(self.folder / "alive")
@@ -66,21 +72,40 @@ class EmbeddedDaemon:
             raise
 
     def _hear(self):
-        line = self._server.stdout.readline().rstrip("\n")
-        if line.startswith("error "):
-            _, code, text = line.split(" ", 2)
-            raise errors.make_error(int(code), f"cannot start a daemon: {text}")
-        if not line:
-            raise errors.DisconnectedError("cannot start a daemon: shoalrun has ended")
-        return line
+        """Return the next line that shoalrun says."""
+        line, descriptor = b"", self._server.stdout.fileno()
+        poll, end = select.poll(), time.monotonic() + LINE_S
+        poll.register(descriptor, select.POLLIN)
+        while not line.endswith(b"\n") and len(line) < LINE_BYTES_MOST:
+            if not poll.poll(max(0, 1000 * (end - time.monotonic()))):
+                raise errors.TimeoutError(f"cannot start a daemon: {self._program} has said nothing for {LINE_S} s")
+            byte = os.read(descriptor, 1)
+            if not byte:
+                status = self._server.returncode
+                raise errors.DisconnectedError(
+                    f"cannot start a daemon: {self._program} --serve has ended, with exit status {status}"
+                )
+            line += byte
+        text = line.decode(errors="replace").rstrip("\n")
+        if text.startswith("error "):
+            _, code, why = text.split(" ", 2)
+            raise errors.make_error(int(code), f"cannot start a daemon: {why}")
+        return text
+
+    def _hear_port(self):
+        text = self._hear()
+        if not text.isdecimal() or len(text) > len("65535"):
+            raise errors.ProtocolError(
+                f"cannot start a daemon: {self._program} --serve says {text[:80]!r} and no port; is it of this version?"
+            )
+        return int(text)
 
     def start(self, roster):
         """roster: {"addresses": [[host, port] of each node], "secret": text}."""
         places = zip(self._nodes, roster["addresses"])
         lines = [roster["secret"], *(f"{host} {port} {name}" for name, (host, port) in places)]
         with contextlib.suppress(BrokenPipeError):  # then it has said why
-            self._server.stdin.write("".join(f"{line}\n" for line in lines))
-            self._server.stdin.flush()
+            self._server.stdin.write("".join(f"{line}\n" for line in lines).encode())
         self._hear()
 
     def discard(self):
