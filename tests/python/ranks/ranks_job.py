@@ -27,6 +27,10 @@ def check_sum():
     tensor = torch.full((100_000,), float(RANK + 1))
     dist.all_reduce(tensor)
     assert torch.all(tensor == SIZE * (SIZE + 1) / 2)
+    # Wait until all have it: on another node one that ends next may be gone before the sum has come there.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"summed/{RANK}", "")
+    store.wait([f"summed/{rank}" for rank in range(SIZE)])
 
 
 def say(*words):

@@ -131,8 +131,8 @@ def _first(addresses):
 def _only_address():
     ipv6, link_local = _ipv6_addresses(), _ipv6_addresses(link_local=True)
     names = [name for _, name in socket.if_nameindex()]
-    found = {name: _ipv4_of(name) or ipv6.get(name) or link_local.get(name) for name in names}
-    found = {name: address for name, address in found.items() if _first([address])}
+    found = {name: _ipv4_of(name) or ipv6.get(name) for name in names}
+    found = {name: address for name, address in found.items() if _first([address])} or link_local
     if len(found) > 1:
         several = ", ".join(f"{name} ({address})" for name, address in found.items())
         raise errors.InvalidError(
