@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,8 @@
 #include "tests/lib/suite.h"
 
 #define DOCUMENT_BYTES ((size_t)1 << 20)
+#define ANSWER_MS 300
+#define ASK_MS 50
 
 static const struct {
     const char *raw, *shown;
@@ -62,8 +65,43 @@ static void setup(void)
     close(held);
 }
 
+static int page_connect(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(page_port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* Returns whether there was an answer: none comes where the daemon has ended. */
+static bool page_ask(const char *path)
+{
+    char request[64];
+    struct pollfd answer = {.fd = page_connect(), .events = POLLIN};
+    snprintf(request, sizeof(request), "GET %s HTTP/1.0\r\n\r\n", path);
+    if (answer.fd < 0)
+        return false;
+    send(answer.fd, request, strlen(request), MSG_NOSIGNAL);
+    bool answered = poll(&answer, 1, ANSWER_MS) == 1;
+    close(answer.fd);
+    return answered;
+}
+
+/* Ask as an open page does, until it has heard of the end, for which the daemon waits. */
+static void page_hear_end(void)
+{
+    while (page_ask("/status.json") && page_ask("/why.json"))
+        poll(NULL, 0, ASK_MS);
+}
+
 static void teardown(void)
 {
+    control_daemon_signal(daemon_a, SIGTERM);
+    page_hear_end();
+    control_daemon_join(daemon_a);
     control_daemon_free(daemon_a);
     log_ring_destroy(&ring);
     close(log_fd);
@@ -108,10 +146,8 @@ static char *get(const char *path)
     char request[64], *document = calloc(1, DOCUMENT_BYTES);
     size_t used = 0;
     ssize_t count;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(page_port)};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    int fd = page_connect();
+    ck_assert_int_ge(fd, 0);
     snprintf(request, sizeof(request), "GET %s HTTP/1.0\r\n\r\n", path);
     ck_assert_int_eq(send(fd, request, strlen(request), 0), (ssize_t)strlen(request));
     while ((count = recv(fd, document + used, DOCUMENT_BYTES - 1 - used, 0)) > 0)
