@@ -59,6 +59,14 @@ c10::intrusive_ptr<c10::ivalue::Future> Averages::start(c10d::GradBucket &bucket
     return future;
 }
 
+void Averages::Bucket::complete(const std::exception_ptr &why)
+{
+    if (why)
+        future->setError(why);
+    else
+        future->markCompleted(average);
+}
+
 void Averages::begin()
 {
     settle(); /* a pass that has raised has left some, where no forward pass came in between */
@@ -97,10 +105,7 @@ void Averages::forget(const c10::intrusive_ptr<c10d::Work> &work)
                                [&](const Bucket &it) { return it.work == work; });
     if (bucket == under_way.end())
         return;
-    if (auto why = work->exception())
-        bucket->future->setError(why);
-    else
-        bucket->future->markCompleted(bucket->average);
+    bucket->complete(work->exception());
     under_way.erase(bucket);
 }
 
@@ -139,12 +144,8 @@ void Averages::finish()
             bucket.ended = Clock::now();
     }
     count(buckets, waited_from);
-    for (auto &bucket : buckets) {
-        if (why)
-            bucket.future->setError(why);
-        else
-            bucket.future->markCompleted(bucket.average);
-    }
+    for (auto &bucket : buckets)
+        bucket.complete(why);
 }
 
 /* Begins are in order; ends need not be. */

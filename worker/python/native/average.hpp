@@ -45,6 +45,8 @@ class Averages : public std::enable_shared_from_this<Averages>
         at::Tensor average;
         Clock::time_point began;
         std::optional<Clock::time_point> ended;
+
+        void complete(const std::exception_ptr &why); /* why: null, it is well */
     };
     struct Numbers {
         uint64_t buffers = 0, bytes = 0;
@@ -61,7 +63,7 @@ class Averages : public std::enable_shared_from_this<Averages>
     const bool static_graph;
     mutable std::mutex lock;
     std::vector<Bucket> under_way;
-    std::vector<c10::intrusive_ptr<c10d::Work>> others; /* not counted; started by this pass */
+    std::vector<c10::intrusive_ptr<c10d::Work>> others; /* torch waits for them; of this pass */
     std::set<int> finishing; /* backward passes at whose ends finish() is called */
     Numbers step, last;
     std::unique_ptr<c10d::CommHookInterface> script; /* not changed while a pass runs */

@@ -16,9 +16,9 @@ namespace shoal_native
 namespace
 {
 
-bool wait(Work &work, std::optional<Milliseconds> timeout)
+bool wait(Work &work, std::optional<Milliseconds> timeout, std::optional<Milliseconds> in_all)
 {
-    work.wait_for(timeout && timeout->count() > 0 ? timeout : std::nullopt);
+    work.wait_for(timeout && timeout->count() > 0 ? timeout : std::nullopt, in_all);
     return true;
 }
 
@@ -84,15 +84,22 @@ PYBIND11_MODULE(shoal_native, module)
             Released());
 
     py::class_<Work, c10::intrusive_ptr<Work>, c10d::Work> work(module, "Work");
-    work.def("wait_in_python", &wait, py::arg("timeout") = py::none(), Released())
+    work.def("wait_in_python", &wait, py::arg("timeout") = py::none(),
+             py::arg("in_all") = py::none(), Released())
+        .def(
+            "end_receive",
+            [](Work &work, const std::string &text) {
+                work.end_receive(Error(SHOAL_ETIMEOUT, text));
+            },
+            Released())
         .def("chain", &Work::chain, Released())
         /* torch's own wait with Python's lock held, for which others may have to wait. */
         .def(
-            "synchronize", [](Work &work) { wait(work, std::nullopt); }, Released())
+            "synchronize", [](Work &work) { work.wait_for(std::nullopt); }, Released())
         .def(
             "result",
             [](Work &work) {
-                wait(work, std::nullopt);
+                work.wait_for(std::nullopt);
                 return work.result();
             },
             Released());

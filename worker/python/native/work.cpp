@@ -167,22 +167,27 @@ bool Work::wait(std::chrono::milliseconds timeout)
     return true;
 }
 
-void Work::wait_for(std::optional<Milliseconds> timeout)
+void Work::wait_for(std::optional<Milliseconds> timeout, std::optional<Milliseconds> in_all)
 {
-    if (!timeout || operations.size() == 1) {
+    if (!timeout) {
         for (const auto &operation : operations)
-            operation->wait(timeout, look_for_signals);
+            operation->wait(std::nullopt, look_for_signals);
         return;
     }
     Clock::time_point end = Clock::now() + *timeout;
     try {
         for (const auto &operation : operations)
-            operation->wait_until(end, timeout, look_for_signals);
+            operation->wait_until(end, in_all ? in_all : timeout, look_for_signals);
     } catch (const Error &why) {
-        for (const auto &operation : operations)
-            operation->end_receive(why);
+        end_receive(why);
         throw;
     }
+}
+
+void Work::end_receive(const Error &why)
+{
+    for (const auto &operation : operations)
+        operation->end_receive(why);
 }
 
 void Work::chain()

@@ -50,8 +50,12 @@ class Work : public c10d::Work
     /* The future is given to Python: what is hung on it may wait for other operations, and has a
      * thread of its own. */
     void chain();
-    /* Wait as wait() does; without a timeout as long as the operations may take. */
-    void wait_for(std::optional<Milliseconds> timeout);
+    /* Wait as wait() does; without a timeout as long as the operations may take. in_all: the
+     * timeout of a wait for several, of which `timeout` is left. */
+    void wait_for(std::optional<Milliseconds> timeout,
+                  std::optional<Milliseconds> in_all = std::nullopt);
+    /* End the receives among its operations: a wait for them, or one beside them, has timed out. */
+    void end_receive(const Error &why);
 
   private:
     Session &session() const;

@@ -276,8 +276,9 @@ class Operation:
         if self.states.published and not self._by_stream:
             self.published.wait()  # at once; what is hung on it now runs where it is hung on it
 
-    def wait(self, timeout_s):
-        """Until it is published; raises its error, or TimeoutError after timeout_s (None: never)."""
+    def wait(self, timeout_s, in_all_s=None):
+        """Until it is published; raises its error, or TimeoutError after timeout_s (None: never). in_all_s: the
+        timeout of a wait for several, of which timeout_s is left."""
         self.session.check_process()
         if self._by_stream:
             return self._join()
@@ -290,21 +291,21 @@ class Operation:
             elif timeout_s is None:
                 self.expire()
             else:
-                why = errors.TimeoutError(
-                    f"timed out: {self.name} has not completed within wait's timeout of {timeout_s:g} s"
+                text = (
+                    f"timed out: {self.name} has not completed within wait's timeout of {in_all_s or timeout_s:g} s"
                 )
-                self.end_receive(why)
+                self.end_receive(text)
                 if not self._receives():
-                    raise why
+                    raise errors.TimeoutError(text)
         return self._join()
 
     def _receives(self):
         return self._way is not None and self._way[0] == "recv"
 
-    def end_receive(self, why):
-        """Fail, if it is a receive: nobody looks for its message any more."""
+    def end_receive(self, text):
+        """Time out, if it is a receive: nobody looks for its message any more."""
         if self._receives():
-            self.fail(errors.without_frames(why))
+            self.fail(errors.TimeoutError(text))
 
     def wait_on_host(self):
         """Until its requests are complete, though streams may wait for them too."""
@@ -338,20 +339,19 @@ class AllOf:
         for operation in self.operations:
             operation.chain()
 
-    def wait(self, timeout_s):
+    def wait(self, timeout_s, in_all_s=None):
         end = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             for operation in self.operations:
-                operation.wait(None if end is None else max(0.001, end - time.monotonic()))
+                operation.wait(None if end is None else max(0.001, end - time.monotonic()), in_all_s or timeout_s)
         except errors.TimeoutError as why:
-            for operation in self.operations:
-                operation.end_receive(why)
+            self.end_receive(str(why))
             raise
         return True
 
-    def end_receive(self, why):
+    def end_receive(self, text):
         for operation in self.operations:
-            operation.end_receive(why)
+            operation.end_receive(text)
 
 
 def all_of(works):
