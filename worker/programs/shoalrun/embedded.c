@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,31 +15,16 @@
 #include "common/config/config.h"
 #include "worker/job/daemon_log.h"
 #include "worker/programs/shoalrun/beside.h"
+#include "worker/programs/shoalrun/nodes.h"
 
 #define EXTRA_BYTES_MAX (1u << 20)
-
-/* The address as the system has it, at a port; its length, or 0 when it is no number. */
-static socklen_t embedded_address(const char *host, uint16_t port, struct sockaddr_storage *address)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
-    struct addrinfo *found;
-    *address = (struct sockaddr_storage){0};
-    if (getaddrinfo(host, NULL, &hints, &found))
-        return 0;
-    socklen_t bytes = found->ai_addrlen;
-    memcpy(address, found->ai_addr, bytes);
-    freeaddrinfo(found);
-    /* At the same place in both families. */
-    ((struct sockaddr_in *)address)->sin_port = htons(port);
-    return bytes;
-}
 
 static int embedded_tcp_listen(const struct embedded *embedded, struct embedded_daemon *daemon,
                                struct error *error)
 {
     const char *host = embedded->config.listen ? embedded->config.listen : "127.0.0.1";
     struct sockaddr_storage address;
-    socklen_t bytes = embedded_address(host, *daemon->port, &address);
+    socklen_t bytes = nodes_parse_address(host, *daemon->port, &address);
     if (bytes == 0)
         return error_set(error, ERR_INVALID, "\"%s\" is no address to listen on", host);
     /* Connections of a daemon that has ended may not be forgotten yet when the next one gets its
@@ -63,7 +47,7 @@ static int embedded_tcp_listen(const struct embedded *embedded, struct embedded_
                                *daemon->port, embedded->config.mark)
                    : error_set_errno(error, errno, "cannot listen on %s, port %u", host,
                                      *daemon->port);
-    /* At the same place in both families. */
+    /* The port is at the same place in both families. */
     *daemon->port = ntohs(((struct sockaddr_in *)&address)->sin_port);
     return 0;
 }

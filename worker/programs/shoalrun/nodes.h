@@ -5,6 +5,8 @@
 #ifndef WORKER_PROGRAMS_SHOALRUN_NODES_H
 #define WORKER_PROGRAMS_SHOALRUN_NODES_H
 
+#include <sys/socket.h>
+
 #include "worker/programs/shoalrun/launcher.h"
 
 struct nodes {
@@ -24,6 +26,9 @@ int nodes_read(struct nodes *nodes, const struct launch_options *options, struct
  * that SHOAL_INTERFACE names, else of the one towards the other nodes. Names that are not known yet
  * are waited for, up to SHOAL_TIMEOUT_MS, with a line about it. */
 int nodes_find_address(struct nodes *nodes, struct error *error);
+/* Write a numeric address as the system has it, at a port. Returns its length; 0: it is no number.
+ */
+socklen_t nodes_parse_address(const char *text, uint16_t port, struct sockaddr_storage *address);
 /* Set the interface behind link-local addresses (fe80::1%eth0), by which this node reaches the
  * others. Each node of a list may call its interface by another name. */
 void nodes_set_interface(struct launch_host *hosts, uint32_t count, const char *interface);

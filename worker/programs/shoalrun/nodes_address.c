@@ -21,7 +21,7 @@
 #define TIMEOUT_MS 300000
 #define AGAIN_MS 500
 #define SAY_MS 10000
-#define ANY_PORT 9 /* no packet is sent */
+#define ANY_PORT "9" /* no packet is sent */
 
 static bool address_is_usable(const struct sockaddr *address)
 {
@@ -84,19 +84,16 @@ static int address_of_interface(const char *name, bool link_local, char text[LAU
  * name is not known. */
 static int address_towards(const char *host, char text[LAUNCH_HOST_BYTES])
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
-    if (getaddrinfo(host, NULL, &hints, &found))
+    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICSERV}, *found = NULL;
+    if (getaddrinfo(host, ANY_PORT, &hints, &found))
         return -1;
     int result = 0, best = 0;
     for (const struct addrinfo *one = found; one; one = one->ai_next) {
-        struct sockaddr_storage to = {0}, own = {0};
+        struct sockaddr_storage own = {0};
         socklen_t bytes = sizeof(own);
-        memcpy(&to, one->ai_addr, one->ai_addrlen);
-        /* At the same place in both families. */
-        ((struct sockaddr_in *)&to)->sin_port = htons(ANY_PORT);
         int fd = socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         if (fd >= 0 && address_rank(one->ai_addr) > best && address_is_usable(one->ai_addr) &&
-            connect(fd, (struct sockaddr *)&to, one->ai_addrlen) == 0 &&
+            connect(fd, one->ai_addr, one->ai_addrlen) == 0 &&
             getsockname(fd, (struct sockaddr *)&own, &bytes) == 0 &&
             address_is_usable((struct sockaddr *)&own) &&
             address_write((struct sockaddr *)&own, text)) {
@@ -153,14 +150,25 @@ static int address_wait(const struct nodes *nodes, char text[LAUNCH_HOST_BYTES],
     return code < 0 ? code : 0;
 }
 
+socklen_t nodes_parse_address(const char *text, uint16_t port, struct sockaddr_storage *address)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                                   .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    struct addrinfo *found;
+    char number[8];
+    snprintf(number, sizeof(number), "%u", port);
+    if (getaddrinfo(text, number, &hints, &found))
+        return 0;
+    socklen_t bytes = found->ai_addrlen;
+    *address = (struct sockaddr_storage){0};
+    memcpy(address, found->ai_addr, bytes);
+    freeaddrinfo(found);
+    return bytes;
+}
+
 static bool address_is_number(const char *text)
 {
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
-    struct addrinfo *found;
-    if (getaddrinfo(text, NULL, &hints, &found))
-        return false;
-    freeaddrinfo(found);
-    return true;
+    return nodes_parse_address(text, 0, &(struct sockaddr_storage){0}) > 0;
 }
 
 void nodes_set_interface(struct launch_host *hosts, uint32_t count, const char *interface)
