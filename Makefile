@@ -424,18 +424,19 @@ check-python: all $(STAND_IN)
 check-torch: all
 	@PYTHON=$(PYTHON) TEST_BUILD_DIR=$(abspath $(BUILD)) $(PYTHON) tests/python/torch_own.py
 
+# The Python of an environment, where that could be made.
+python_of = $$([ -x $(1)/bin/python3 ] && echo $(1)/bin/python3 || echo $(PYTHON))
+
 # One at a time, for each is two jobs. Where the environment cannot be made its script says why, and all is skipped.
 check-frameworks: all
 	@scripts/frameworks-env.sh $(FRAMEWORKS_ENV) || true
-	@python=$(FRAMEWORKS_ENV)/bin/python3; TEST_JOBS=1 TEST_TIMEOUT_S=7200 FRAMEWORKS='$(FRAMEWORKS)' \
-	    FRAMEWORKS_PART='$(FRAMEWORKS_PART)' PYTHON=$$([ -x $$python ] && echo $$python || echo $(PYTHON)) \
-	    scripts/run-tests.sh $(BUILD) $(FRAMEWORKS_TESTS)
+	@TEST_JOBS=1 TEST_TIMEOUT_S=7200 FRAMEWORKS='$(FRAMEWORKS)' FRAMEWORKS_PART='$(FRAMEWORKS_PART)' \
+	    PYTHON=$(call python_of,$(FRAMEWORKS_ENV)) scripts/run-tests.sh $(BUILD) $(FRAMEWORKS_TESTS)
 
 # Where the environment cannot be made its script says why, and all is skipped.
 check-jax: all
 	@scripts/jax-env.sh $(JAX_ENV) || true
-	@python=$(JAX_ENV)/bin/python3; TEST_JOBS=1 TEST_TIMEOUT_S=1800 \
-	    PYTHON=$$([ -x $$python ] && echo $$python || echo $(PYTHON)) scripts/run-tests.sh $(BUILD) $(JAX_TESTS)
+	@TEST_JOBS=1 TEST_TIMEOUT_S=1800 PYTHON=$(call python_of,$(JAX_ENV)) scripts/run-tests.sh $(BUILD) $(JAX_TESTS)
 
 # What a machine has that nobody has set up: the tree is copied in, and the README's two commands run.
 check-debian12:

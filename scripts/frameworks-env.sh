@@ -28,10 +28,8 @@ packages=(
     pytest parameterized expecttest # for tests that they bring
 )
 
-fail() {
-    printf 'frameworks-env: %s\n' "$*" >&2
-    exit 1
-}
+# shellcheck source=scripts/environment.sh
+. "$(dirname "$0")/environment.sh"
 
 [[ $# -le 1 && ${1:-} != -* ]] || fail "usage: $0 [FOLDER]"
 folder=${1:-${FRAMEWORKS_ENV:-/var/tmp/shoal-frameworks}}
@@ -43,25 +41,9 @@ TORCH_WANTED=$torch "$(dirname "$0")/torch-env.sh" "$folder" || fail "there is n
 
 printf 'adding %s to %s\n' "${packages[*]}" "$folder"
 rm -f "$stamp"
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-
-# A command, and what to say with its last lines when it fails.
-try() {
-    local advice=$1
-    shift
-    "$@" >"$log" 2>&1 || {
-        tail -n 5 "$log" >&2
-        fail "$advice"
-    }
-}
-
 printf 'torch==%s\n' "$torch" >"$folder/constraints.txt"
-pip=("$folder/bin/python3" -m pip install --quiet --disable-pip-version-check -c "$folder/constraints.txt")
-printf '  fetching and installing with pip, some minutes\n'
-try "pip cannot get ${before[*]}: is there a network, or a mirror in pip's configuration?" "${pip[@]}" "${before[@]}"
-DS_BUILD_OPS=0 try "pip cannot get ${packages[*]}: is there a network, or a mirror in pip's configuration?" \
-    "${pip[@]}" --no-build-isolation "${packages[@]}"
+install_packages "$folder" -c "$folder/constraints.txt" "${before[@]}"
+DS_BUILD_OPS=0 install_packages "$folder" -c "$folder/constraints.txt" --no-build-isolation "${packages[@]}"
 # deepspeed compiles operators when ranks begin, where there is a compiler, and they would wait for its lock.
 TORCH_EXTENSIONS_DIR=$folder/torch_extensions PATH=$folder/bin:$PATH try "deepspeed cannot compile its operators" \
     "$folder/bin/python3" -c '
