@@ -39,8 +39,8 @@ def found(pattern, text):
 STRANGE_PROGRAMS = {
     "exit 3": "DisconnectedError cannot start a daemon: {program} --serve has ended, with exit status 3",
     "echo usage: shoalrun": "ProtocolError cannot start a daemon: {program} --serve says 'usage: shoalrun' and no port",
-    "sleep 5 &": "TimeoutError cannot start a daemon: {program} has said nothing for 1 s",
-    "head -c 9000 /dev/zero | tr '\\0' 7 &": "ProtocolError cannot start a daemon: {program} --serve says '777",
+    "sleep 1000 2>/dev/null & echo $! >$0.pid": "TimeoutError cannot start a daemon: {program} has said nothing for 1 s",
+    "head -c 9000 /dev/zero | tr '\\0' 7": "ProtocolError cannot start a daemon: {program} --serve says '777",
     "echo error -8 no more of them": "RefusedError cannot start a daemon: no more of them",
 }
 START_STRANGE = """
@@ -65,6 +65,8 @@ class Programs(unittest.TestCase):
                 programs[-1].write_text(f"#!/bin/sh\n{text}\n")
                 programs[-1].chmod(0o755)
             said = suite.run([sys.executable, "-c", START_STRANGE, *programs]).stdout.splitlines()
+            for path in pathlib.Path(folder).glob("*.pid"):
+                os.kill(int(path.read_text()), signal.SIGKILL)
         self.assertEqual(len(said), len(programs), said)
         for line, program, expected in zip(said, programs, STRANGE_PROGRAMS.values()):
             self.assertIn(expected.format(program=program), line)

@@ -16,6 +16,7 @@ LIMIT_S = 270
 
 
 def free_port():
+    """Return a port that is free. Another process may get it meanwhile, which is rare."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -65,26 +65,28 @@ static void setup(void)
     close(held);
 }
 
-static int page_connect(void)
+/* Connect, and ask for a document. Returns the socket; -1: nobody listens. */
+static int page_request(const char *path)
 {
+    char request[64];
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(page_port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
-        return fd;
-    close(fd);
-    return -1;
+    if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+        close(fd);
+        return -1;
+    }
+    snprintf(request, sizeof(request), "GET %s HTTP/1.0\r\n\r\n", path);
+    send(fd, request, strlen(request), MSG_NOSIGNAL);
+    return fd;
 }
 
 /* Returns whether there was an answer: none comes where the daemon has ended. */
 static bool page_ask(const char *path)
 {
-    char request[64];
-    struct pollfd answer = {.fd = page_connect(), .events = POLLIN};
-    snprintf(request, sizeof(request), "GET %s HTTP/1.0\r\n\r\n", path);
+    struct pollfd answer = {.fd = page_request(path), .events = POLLIN};
     if (answer.fd < 0)
         return false;
-    send(answer.fd, request, strlen(request), MSG_NOSIGNAL);
     bool answered = poll(&answer, 1, ANSWER_MS) == 1;
     close(answer.fd);
     return answered;
@@ -143,13 +145,11 @@ static void say_all(const char *job, const char *text)
 
 static char *get(const char *path)
 {
-    char request[64], *document = calloc(1, DOCUMENT_BYTES);
+    char *document = calloc(1, DOCUMENT_BYTES);
     size_t used = 0;
     ssize_t count;
-    int fd = page_connect();
+    int fd = page_request(path);
     ck_assert_int_ge(fd, 0);
-    snprintf(request, sizeof(request), "GET %s HTTP/1.0\r\n\r\n", path);
-    ck_assert_int_eq(send(fd, request, strlen(request), 0), (ssize_t)strlen(request));
     while ((count = recv(fd, document + used, DOCUMENT_BYTES - 1 - used, 0)) > 0)
         used += (size_t)count;
     close(fd);
