@@ -47,7 +47,7 @@ def rank_main(address):
 
 
 def run(side, ranks):
-    """The medians of a side, by size."""
+    """Return the medians of a side, by size."""
     with socket.socket() as own:
         own.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{own.getsockname()[1]}"

@@ -210,9 +210,9 @@ struct log_throttle *coordinator_throttle(struct coordinator *c, enum log_level 
                                           uint32_t uid);
 /* In each tick: how many lines were left out, when no more come. */
 void coordinator_sweep_lines(struct coordinator *c);
-/* With which a daemon that drains refuses and ends: ERR_REFUSED. */
+/* Write the error with which a daemon that drains refuses and ends. Returns ERR_REFUSED. */
 int coordinator_drain_error(const struct coordinator *c, struct error *error);
-/* With which those are refused who need a daemon that cannot start: ERR_REFUSED. */
+/* Write the error for those who need a daemon that cannot start. Returns ERR_REFUSED. */
 int coordinator_unable_error(const struct coordinator *c, uint32_t node, const char *reason,
                              struct error *error);
 /* Self, or connected, or away: then it hears later what it is sent. */

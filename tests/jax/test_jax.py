@@ -5,7 +5,6 @@ import collections
 import json
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import unittest
@@ -13,6 +12,7 @@ import unittest
 PROGRAMS = pathlib.Path(__file__).resolve().parent / "programs"
 sys.path.insert(0, str(PROGRAMS.parents[1] / "python"))
 import suite  # noqa: E402
+from launch.mpirun import free_port  # noqa: E402
 
 LIMIT_S = 600  # the backstop of a run
 LATE_S = 35  # beyond the 30 s after which Gloo gives up
@@ -31,15 +31,8 @@ def reason_to_skip():
     return "no JAX: scripts/jax-env.sh makes an environment with it (make check-jax)" if probe.returncode else None
 
 
-def free_port():
-    """For JAX's coordinator, which takes a port that is named. Another process may get it, which is rare."""
-    with socket.socket() as own:
-        own.bind(("127.0.0.1", 0))
-        return own.getsockname()[1]
-
-
 def run(ranks, program, *options, how=("--as", "jax"), **more):
-    """A program as so many ranks (of each node). options and how: shoalrun's."""
+    """Run a program as so many ranks (of each node). options and how: shoalrun's."""
     command = [suite.BUILD / "bin" / "shoalrun", "--timeout", LIMIT_S - 20, *how, *options, "-n", ranks]
     more = {"PYTHONPATH": str(PROGRAMS), "TEST_PORT": str(free_port()), "JAX_PLATFORMS": "cpu", **more}
     more["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # most of the time is the compiler's
@@ -59,7 +52,7 @@ class Collectives(unittest.TestCase):
                 self.assertEqual(outcome.split(":")[0], "refused" if case in REFUSED else "well", (case, outcome))
 
     def test_by_variables(self):
-        """As a user writes it who does not want --as."""
+        """A user may set by hand what --as sets."""
         path = suite.run([suite.BUILD / "bin" / "shoalrun", "--print", "jax"]).stdout.strip()
         variables = {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "mpi", "MPITRAMPOLINE_LIB": path}
         self.check(run(2, "collectives.py", how=(), **variables), 2)
@@ -111,7 +104,7 @@ ENDED = r"(ended with exit code 1|was killed by signal 6)"
 
 class Endings(unittest.TestCase):
     def check(self, end, others):
-        """The others end by themselves, before shoalrun ends them; others: how. What they have raised or said."""
+        """See that the others end by themselves, before shoalrun ends them; others: how. Return what they have said."""
         finished = run(3, "ending.py", "--grace", LIMIT_S, TEST_END=end)
         self.assertNotEqual(finished.returncode, 0, finished.stdout[-6000:])
         self.assertNotIn("ENDED", finished.stdout)

@@ -76,7 +76,7 @@ int MPIABI_Reduce_scatter(const void *send, void *recv, const int counts[], MPIA
 {
     struct reduction reduction = {0};
     shoal_group *group;
-    /* Of a communicator whose split has failed XLA gives no counts at all. */
+    /* XLA gives no counts where the split of the communicator has failed: enter it first. */
     int error = communicator_enter(comm, &group);
     if (error)
         return error;

@@ -1,4 +1,4 @@
-# From names.txt: an object for each constant, and for each function one that fails by its name. All are weak: what
+# This makes, from names.txt, an object for each constant, and for each function one that fails by its name. All are weak: what
 # other files of this folder define takes their place.
 BEGIN {
     print "#include <stdint.h>\n\n#include \"worker/mpi/absent.h\"\n"

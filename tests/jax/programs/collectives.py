@@ -18,7 +18,7 @@ NONE = {("psum", "bool"), ("psum_scatter", "bool")}
 
 
 def values(dtype):
-    """The whole array, small whole numbers: each sum and product is exact."""
+    """Return the whole array: small whole numbers, so that each sum and product is exact."""
     whole = np.random.default_rng(7).integers(0, 3, (job.SIZE * ROWS, 3))
     if dtype.startswith("complex"):
         return (whole + 1j * np.roll(whole, 1, axis=0)).astype(dtype)
@@ -26,7 +26,7 @@ def values(dtype):
 
 
 def factors(dtype):
-    """Values of which few are not 1, so that a product is exact."""
+    """Return values of which few are not 1, so that a product is exact."""
     whole = values(dtype) + jnp.dtype(dtype).type(1) if dtype != "bool" else ~values(dtype)
     whole[np.arange(len(whole)) % 6 > 0] = 1
     return whole
@@ -41,7 +41,7 @@ def folded(array, function):
 
 
 def on_each(function, out):
-    """A collective as each process calls it, of its rows."""
+    """Return a collective as each process calls it, of its rows."""
 
     def run(array, on):
         return jax.jit(jax.shard_map(function, mesh=on, in_specs=P("x"), out_specs=out, check_vma=False))(array)
@@ -65,7 +65,7 @@ CASES = {
         on_each(lambda a: jax.lax.all_to_all(a, "x", 0, 0, tiled=True), P("x")),
         lambda a: np.concatenate([np.split(part, job.SIZE)[job.RANK] for part in parts(a)]),
     ),
-    # By GSPMD, which makes an all-reduce of it.
+    # GSPMD makes an all-reduce of it.
     "prod": (lambda array, on: jax.jit(lambda a: jnp.prod(a, axis=0, dtype=a.dtype))(array),
              lambda a: np.multiply.reduce(a, axis=0, dtype=a.dtype)),
 }

@@ -1,4 +1,4 @@
-"""Shared by the programs: a job of one process for each rank, begun as a user begins it, and its mesh."""
+"""The programs share this: a job of one process for each rank, begun as a user begins it, and its mesh."""
 
 import os
 
@@ -16,16 +16,16 @@ def begin():
 
 
 def mesh(*shape, names):
-    """A mesh of all devices, one of each process."""
+    """Return a mesh of all devices, one of each process."""
     return Mesh(np.array(jax.devices()).reshape(shape), names)
 
 
 def put(array, on, *axes):
-    """An array that every process has, as one that is sharded by these axes of a mesh."""
+    """Return an array that every process has, sharded by these axes of a mesh."""
     sharding = NamedSharding(on, PartitionSpec(*axes))
     return jax.make_array_from_callback(array.shape, sharding, lambda place: array[place])
 
 
 def mine(array):
-    """This process's part of an array."""
+    """Return this process's part of an array."""
     return np.asarray(array.addressable_data(0))

@@ -348,7 +348,7 @@ def test_late_averages_of_a_pass_that_raised():
 
 @beside_gloo
 def test_a_forward_within_a_backward_pass(wrap):
-    """One that takes no part in training, as an evaluation in a hook, leaves the averages under way alone."""
+    """A forward pass without gradients, as an evaluation in a hook, leaves the averages under way alone."""
     module = make()
     wrapped = wrap(module, bucket_cap_mb=0.0001)
 

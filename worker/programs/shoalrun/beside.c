@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Beside a program in bin. */
+/* The library lies here, seen from a program in bin. */
 #define JAX_LIBRARY "../lib/libshoal-mpitrampoline.so"
 
 void beside_find(const char *file, int mode, char path[PATH_MAX])

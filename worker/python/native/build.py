@@ -25,7 +25,7 @@ TREE = HERE.parents[2]
 # Not -Wshadow: what a constructor is given has the name of what it becomes.
 WARNINGS = "-Wall -Wextra -Werror -Wpointer-arith -Wwrite-strings -Wundef -Wvla -Wformat=2".split()
 FLAGS = "-std=c++17 -O2 -fPIC -pthread -fvisibility=hidden -fstack-protector-strong".split()
-# Without warnings: g++ takes what a sanitizer adds to torch's headers for faults.
+# g++ takes what a sanitizer adds to torch's headers for faults, so that it warns of nothing here.
 SANITIZED = "-O1 -g -fno-omit-frame-pointer -w".split()
 
 

@@ -17,7 +17,7 @@ from shoal import errors, library
 from shoal.torch import _hosts
 
 OOM_SCORE = 500
-# What shoalrun says at most in a line, and how long it may take to say it.
+# shoalrun says a line of at most so many bytes, within so many seconds.
 LINE_BYTES_MOST = 8192
 LINE_S = 120
 

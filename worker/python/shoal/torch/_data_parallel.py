@@ -158,7 +158,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
 
     @torch._disable_dynamo  # the environment is none of torch.compile's
     def _pre_forward(self, *inputs, **named):
-        # One that takes no part in training may come within a backward pass, whose averages are under way.
+        # A forward pass without gradients may come within a backward pass, whose averages are under way.
         if self._averages is not None and torch.is_grad_enabled():
             self._averages.settle()
         never = self.find_unused_parameters and not self.static_graph
