@@ -44,7 +44,8 @@ def one_host(tools):
         "curves": medians("plot, one host", {
             "shoal, arena": lambda: sizes(tools.shoal, ("--arena", "--in-place")),
             "shoal, private buffers": lambda: sizes(tools.shoal),
-            "Gloo": lambda: sizes(tools.gloo),
+            "shoal in torch": lambda: sizes(tools.torch),
+            "Gloo in torch": lambda: sizes(tools.gloo),
             "Open MPI": lambda: sizes(tools.mpi),
         })}
 
@@ -54,7 +55,7 @@ def four_nodes(tools):
     with Cluster(tools, nodes, 0, "1gbit") as cluster:
         curves = medians("plot, 4 nodes", {
             "shoal, private buffers": lambda: all_sizes(cases, cluster.shoal),
-            "Gloo": lambda: all_sizes(cases, cluster.gloo),
+            "Gloo in torch": lambda: all_sizes(cases, cluster.gloo),
         })
         rate = cluster.stream_Bps()
     curves["bound: raw streams"] = {size: rate * nodes / (2 * (nodes - 1)) / 1e9 for size in SIZES}

@@ -1,11 +1,12 @@
-"""The peer Gloo: all-reduce of f32 through torch.distributed, measured as shoalperf does.
+"""All-reduce of f32 through torch.distributed, measured as shoalperf does: on the peer Gloo, or on shoal.
 
-    gloo_ranks.py [--ranks N] WARMUP ITERATIONS BYTES...
+    gloo_ranks.py [--ranks N] [--shoal] WARMUP ITERATIONS BYTES...
 
 With --ranks, N processes on this machine, over loopback; without, one rank of those that
-`scripts/cluster.sh run` starts. Rank 0 prints {"bytes", "ranks", "time_us"} for each size: the mean
-over ranks of the mean time of the iterations.
+`scripts/cluster.sh run` starts. With --shoal the backend is shoal's: PYTHONPATH has its package. Rank 0
+prints {"bytes", "ranks", "time_us"} for each size: the mean over ranks of the mean time of the iterations.
 """
+import argparse
 import datetime
 import json
 import os
@@ -35,10 +36,12 @@ def size_measure(size_bytes, warmup, iterations):
     return float(seconds[0]) / ranks
 
 
-def rank_run(init, rank, ranks, warmup, iterations, sizes):
+def rank_run(init, rank, ranks, backend, warmup, iterations, sizes):
     """One rank, from joining to leaving."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=init, rank=rank, world_size=ranks,
+    if backend == "shoal":
+        import shoal.torch  # noqa: F401 - it registers the name
+    dist.init_process_group(backend, init_method=init, rank=rank, world_size=ranks,
                             timeout=datetime.timedelta(seconds=120))
     for size_bytes in sizes:
         seconds = size_measure(size_bytes, warmup, iterations)
@@ -69,17 +72,20 @@ def ranks_fork(ranks, *what):
     return 1 if any(codes) else 0
 
 
-def main(words):
-    ranks = 0
-    if words and words[0] == "--ranks":
-        ranks, words = int(words[1]), words[2:]
-    warmup, iterations, *sizes = map(int, words)
-    if ranks:
-        return ranks_fork(ranks, warmup, iterations, sizes)
-    rank_run("env://", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), warmup, iterations,
-             sizes)
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ranks", type=int)
+    parser.add_argument("--shoal", dest="backend", action="store_const", const="shoal", default="gloo")
+    for name in ("warmup", "iterations"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("sizes", type=int, nargs="+")
+    given = parser.parse_args()
+    what = (given.backend, given.warmup, given.iterations, given.sizes)
+    if given.ranks:
+        return ranks_fork(given.ranks, *what)
+    rank_run("env://", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), *what)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

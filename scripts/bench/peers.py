@@ -159,6 +159,12 @@ class Tools:
         return [PYTHON, os.path.join(HERE, "gloo_ranks.py"), "--ranks", str(ranks),
                 *case.numbers()]
 
+    def torch(self, ranks, case):
+        """shoal as Gloo is measured: through torch."""
+        tree = os.path.dirname(os.path.dirname(HERE))
+        return ["env", "-u", "SHOAL_SOCKET", "PYTHONPATH=" + os.path.join(tree, "worker/python"),
+                "SHOAL_LIBRARY=" + self.program("lib/libshoal.so"), *self.gloo(ranks, case), "--shoal"]
+
     def mpi(self, ranks, case, collective="all_reduce"):
         program = self.program("bench/bench_mpi")
         if not shutil.which("mpirun") or not os.path.exists(program):

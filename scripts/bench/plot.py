@@ -3,12 +3,13 @@
 import math
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT = 460, 340  # of a panel
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 34, 92
+WIDTH, HEIGHT = 460, 356  # of a panel
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 34, 108
 STYLES = {
     "shoal, arena": ("#0b6e4f", ""),
     "shoal, private buffers": ("#1aa179", ""),
-    "Gloo": ("#c44536", ""),
+    "shoal in torch": ("#8a6d1f", ""),
+    "Gloo in torch": ("#c44536", ""),
     "Open MPI": ("#3d5a98", ""),
     "bound: raw streams": ("#777777", "5,4"),
 }
@@ -70,7 +71,7 @@ def curve_lines(axes, name, curve, index):
              f'stroke-dasharray="{dashes}"/>']
     if not dashes:
         lines += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.8" fill="{color}"/>' for x, y in points]
-    x, y = LEFT + (index % 2) * 190, HEIGHT - 26 + (index // 2) * 16
+    x, y = LEFT + (index % 2) * 190, HEIGHT - 42 + (index // 2) * 16
     lines.append(f'<path d="M{x} {y - 4}h20" stroke="{color}" stroke-width="3" '
                  f'stroke-dasharray="{dashes}"/>')
     lines.append(text(x + 26, y, name, "start"))

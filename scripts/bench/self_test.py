@@ -191,6 +191,10 @@ class Curves(unittest.TestCase):
             return ("shoal" + "".join(options), ranks, case.sizes)
 
         @staticmethod
+        def torch(ranks, case):
+            return ("torch", ranks, case.sizes)
+
+        @staticmethod
         def gloo(ranks, case):
             return ("gloo", ranks, case.sizes)
 
@@ -200,13 +204,14 @@ class Curves(unittest.TestCase):
 
     def test_every_curve_from_the_smallest_size_on(self):
         def run(command):
-            factor = {"shoal": 4.0, "gloo": 8.0}.get(command[0], 1.0)
+            factor = {"shoal": 4.0, "torch": 5.0, "gloo": 8.0}.get(command[0], 1.0)
             return [{"bytes": size, "time_us": factor * size} for size in command[2]]
 
         with unittest.mock.patch.object(curves, "run", run), contextlib.redirect_stderr(io.StringIO()):
             found = curves.one_host(self.Tools)["curves"]
-        self.assertEqual(list(found), ["shoal, arena", "shoal, private buffers", "Gloo"])
-        for curve, rate in zip(found.values(), (1e-3, 0.25e-3, 0.125e-3)):
+        names = ["shoal, arena", "shoal, private buffers", "shoal in torch", "Gloo in torch"]
+        self.assertEqual(list(found), names)
+        for curve, rate in zip(found.values(), (1e-3, 0.25e-3, 0.2e-3, 0.125e-3)):
             self.assertEqual((min(curve), max(curve), len(curve)), (4, 64 << 20, 13))
             for value in curve.values():
                 self.assertAlmostEqual(value, rate)
@@ -216,7 +221,7 @@ class Picture(unittest.TestCase):
     def panel(self):
         return {"title": "a < b & c", "curves": {
             "shoal, arena": {4096: 0.02, 65536: 0.9, 1 << 20: 5.5},
-            "Gloo": {4096: 0.001, 65536: 0.1, 1 << 20: 0.4},
+            "Gloo in torch": {4096: 0.001, 65536: 0.1, 1 << 20: 0.4},
             "bound: raw streams": {4096: 0.08, 65536: 0.08, 1 << 20: 0.08}}}
 
     def test_is_xml_with_a_line_for_each_curve(self):
@@ -225,7 +230,7 @@ class Picture(unittest.TestCase):
         self.assertEqual(len(root.findall("s:g", spaces)), 2)
         self.assertEqual(len(root.findall(".//s:circle", spaces)), 2 * 2 * 3)
         words = [text.text for text in root.findall(".//s:text", spaces)]
-        for word in ("a < b & c", "Gloo", "4 KiB", "1 MiB", "0.001", "10"):
+        for word in ("a < b & c", "Gloo in torch", "4 KiB", "1 MiB", "0.001", "10"):
             self.assertIn(word, words)
 
     def test_places(self):
@@ -238,7 +243,7 @@ class Picture(unittest.TestCase):
 
     def test_one_point(self):
         xml.etree.ElementTree.fromstring(
-            plot.svg([{"title": "t", "curves": {"Gloo": {4096: 1.0}}}]))
+            plot.svg([{"title": "t", "curves": {"Gloo in torch": {4096: 1.0}}}]))
 
 
 class Running(unittest.TestCase):
