@@ -3,8 +3,8 @@
 #   make            programs and libraries under build/
 #   make demo       set up, build, and train a model on two nodes of this machine
 #   make check      set up, build, and run every test
-#   make check-asan, make check-tsan   the same under sanitizers, in build trees of their own; check-native-asan: the
-#                         native backend of PyTorch alone, which is a part of check-asan
+#   make check-asan, make check-tsan   the same under sanitizers, in build trees of their own; check-native-asan,
+#                         check-native-tsan: the native backend of PyTorch alone, which is a part of them
 #   make fuzz       each fuzzer for SECONDS=60; FUZZ="wire message" names some (tests/fuzz)
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
 #   make deb        Debian packages: build/deb (config/debian); check-deb: their life in bare roots
@@ -153,7 +153,7 @@ GPU_BENCH := $(BUILD)/bench/bench_gpu_copy
 PYTHON ?= $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV)/bin/python3,/usr/bin/python3)
 SANITIZED_NATIVE_TEST := tests/python/test_sanitized.py
 PYTHON_TESTS := $(filter-out $(SANITIZED_NATIVE_TEST),$(wildcard tests/python/test_*.py tests/python/*/test_*.py)) \
-    $(if $(findstring address,$(SANITIZE)),$(SANITIZED_NATIVE_TEST))
+    $(if $(SANITIZE),$(SANITIZED_NATIVE_TEST))
 # These tests take long, and the newest torch is enough for them: they run whole examples, on gloo too, and collectives
 # by another name.
 ONE_TORCH_TESTS := $(wildcard tests/python/test_examples*.py tests/python/*/test_digits.py tests/python/*/test_text.py \
@@ -207,7 +207,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker $(BUILD)/tests/chaos_rank $(BUILD)/t
 
 .DEFAULT_GOAL := all
 .PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-tests check-rights check-system check-system-short check-python check-torch check-frameworks check-jax \
-        check-debian12 check-debian13 check-asan check-tsan check-native-asan check-native-built fuzz fuzz-built deps-fuzz soak soak-built \
+        check-debian12 check-debian13 check-asan check-tsan check-native-asan check-native-tsan check-native-built fuzz fuzz-built deps-fuzz soak soak-built \
         bench bench-built bench-programs bundle deb deb-debian13 check-deb check-deploy wheel wheel-here check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
         install-completions install-smddp uninstall clean
 
@@ -377,7 +377,7 @@ $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 bench-programs: $(BENCH_PROGRAMS)
 	@if command -v mpicc >/dev/null; then $(MAKE) --no-print-directory $(BUILD)/bench/bench_mpi; fi
 
-tests: all $(if $(findstring address,$(SANITIZE)),native) $(TESTS) $(FUZZ_TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_LINKS) $(BENCH_SEAL) $(TEST_WORKER)
+tests: all $(if $(SANITIZE),native) $(TESTS) $(FUZZ_TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_LINKS) $(BENCH_SEAL) $(TEST_WORKER)
 
 demo: deps
 	@$(MAKE) --no-print-directory demo-built
@@ -455,15 +455,19 @@ check-debian13:
 	done
 
 AS_ASAN := BUILD=build/asan SANITIZE=address,undefined CFLAGS="-O1 -g"
+AS_TSAN := BUILD=build/tsan SANITIZE=thread CFLAGS="-O1 -g"
 
 check-asan: deps
 	@$(MAKE) --no-print-directory $(AS_ASAN) check-built
 
 check-tsan: deps
-	@$(MAKE) --no-print-directory BUILD=build/tsan SANITIZE=thread CFLAGS="-O1 -g" check-built
+	@$(MAKE) --no-print-directory $(AS_TSAN) check-built
 
 check-native-asan:
 	@$(MAKE) --no-print-directory $(AS_ASAN) check-native-built
+
+check-native-tsan:
+	@$(MAKE) --no-print-directory $(AS_TSAN) check-native-built
 
 check-native-built: all native
 	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(SANITIZED_NATIVE_TEST)

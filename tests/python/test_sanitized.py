@@ -1,9 +1,11 @@
 #!/usr/bin/python3
-"""The native backend and libshoal under the address sanitizer, on two ranks: a part of `make check-asan`.
+"""The native backend and libshoal under a sanitizer, on two ranks: of addresses in `make check-asan`, of threads in
+`make check-tsan`.
 
-Neither Python nor torch is made with it. So its library is loaded before them, and leaks are not looked for: those that
-Python leaves at its end are many."""
+Neither Python nor torch is made with it. So its library is loaded before them. Leaks are not looked for: those that
+Python leaves at its end are many. What torch's own code does to memory is not looked at either."""
 
+import dataclasses
 import os
 import re
 import shlex
@@ -13,11 +15,25 @@ import unittest
 
 import suite
 
-# libstdc++ is there before the sanitizer looks for what it replaces.
-LIBRARIES = ("libasan.so", "libubsan.so", "libstdc++.so")
-OPTIONS = {
-    "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:exitcode=99",
-    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1:exitcode=98",
+
+@dataclasses.dataclass(frozen=True)
+class Sanitizer:
+    libraries: tuple
+    options: dict
+
+
+SANITIZERS = {
+    "asan": Sanitizer(
+        ("libasan.so", "libubsan.so"),
+        {
+            "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:exitcode=99",
+            "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1:exitcode=98",
+        },
+    ),
+    "tsan": Sanitizer(
+        ("libtsan.so",),
+        {"TSAN_OPTIONS": "halt_on_error=1:exitcode=66:second_deadlock_stack=1:ignore_noninstrumented_modules=1"},
+    ),
 }
 LIMIT_S = 170  # a backstop: under a sanitizer all takes longer
 # The default group's backend, and the cases that were written for it.
@@ -37,6 +53,7 @@ IN_MEMORY = (
     "ranks_native.test_futures_and_what_hangs_on_them",
     "ranks_native.test_a_work_that_nobody_keeps",
     "ranks_native.test_many_at_once",
+    "ranks_native.test_threads_use_groups_of_their_own",
     "ranks_native.test_a_timeout_names_the_call_and_ends_the_group",
     "ranks_groups.test_a_wait_does_not_hold_up_other_threads",
     "ranks_groups.test_a_callback_that_waits_for_another_collective",
@@ -50,6 +67,10 @@ OF_BACKENDS = (
 )
 
 
+def sanitizer_of(build):
+    return next((name for name in SANITIZERS if name in build), None)
+
+
 def path_of(library):
     compiler = shlex.split(os.environ.get("CXX") or "g++")
     said = subprocess.run([*compiler, f"-print-file-name={library}"], stdout=subprocess.PIPE, text=True, check=True)
@@ -58,8 +79,10 @@ def path_of(library):
 
 class Sanitized(unittest.TestCase):
     def run_cases(self, default, cases):
-        preload = f"LD_PRELOAD={':'.join(map(path_of, LIBRARIES))}"
-        options = [f"{name}={value}" for name, value in OPTIONS.items()]
+        sanitizer = SANITIZERS[sanitizer_of(suite.BUILD.name)]
+        # libstdc++ is there before the sanitizer looks for what it replaces.
+        preload = f"LD_PRELOAD={':'.join(map(path_of, (*sanitizer.libraries, 'libstdc++.so')))}"
+        options = [f"{name}={value}" for name, value in sanitizer.options.items()]
         ranks = ["env", preload, *options, sys.executable, suite.RANKS / "ranks_sanitized.py", default, *cases]
         command = [suite.BUILD / "bin" / "shoalrun", "--timeout", LIMIT_S - 20, "-n", 2, "--", *ranks]
         done = suite.run(command, limit_s=LIMIT_S, SHOAL_NATIVE="1")
@@ -75,6 +98,8 @@ class Sanitized(unittest.TestCase):
 
 
 def why_not():
+    if not sanitizer_of(suite.BUILD.name):
+        return "nothing is made with a sanitizer here"
     return suite.reason_to_skip(sanitized=True) or suite.reason_without_native()
 
 

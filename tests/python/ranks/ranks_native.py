@@ -1,6 +1,7 @@
 """Calls that the native backend takes, and those that it leaves to the one in Python: which of the two has
 made a Work, and that values, errors and the end are the same."""
 
+import concurrent.futures
 import datetime
 import gc
 
@@ -217,6 +218,28 @@ def test_many_at_once():
     size = dist.get_world_size()
     for i, tensor in enumerate(tensors):
         assert torch.all(tensor == i * size + size * (size - 1) / 2)
+
+
+def test_threads_use_groups_of_their_own():
+    """And wait for Works of each other's."""
+    size, ready = dist.get_world_size(), [concurrent.futures.Future() for _ in range(2)]
+    groups = [dist.new_group(backend="shoal") for _ in ready]
+
+    def use(number):
+        tensor = torch.ones(1000)
+        for _ in range(20):
+            dist.all_reduce(tensor, group=groups[number])
+            dist.all_reduce(tensor.fill_(number + 1.0), group=groups[number], async_op=True).wait()
+        last = torch.ones(1 << 20)
+        work = dist.all_reduce(last, group=groups[number], async_op=True)
+        ready[number].set_result(work)
+        for one in ready:
+            one.result().wait()
+        assert torch.all(tensor == size * (number + 1)) and torch.all(last == size)
+
+    with concurrent.futures.ThreadPoolExecutor(len(ready)) as threads:
+        for used in [threads.submit(use, number) for number in range(len(ready))]:
+            used.result()
 
 
 def test_a_timeout_names_the_call_and_ends_the_group():
