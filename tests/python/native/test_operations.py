@@ -336,6 +336,21 @@ class Operations(unittest.TestCase):
         self.library.stand_in_complete(first, 0)
         self.assertIn("within wait's timeout of 0.5 s", str(self.end_of(thread)))
 
+    def test_the_time_of_one_that_is_complete_and_that_nobody_has_waited_for(self):
+        """It is over, and the group goes on."""
+        import torch
+
+        group = self.module.Group(
+            self.session, self.stand_in.value, 0, 1, "short", "0", datetime.timedelta(milliseconds=1)
+        )
+        work = group.all_reduce([torch.ones(3)])
+        self.library.stand_in_complete(self.last(), 0)
+        threading.Event().wait(0.01)  # its time is over
+        self.assertIsNotNone(group.all_reduce([torch.ones(3)]))
+        self.library.stand_in_complete(self.last(), 0)
+        self.assertIsNone(group.failure())
+        self.assertTrue(work.is_success())
+
     def test_a_call_of_which_only_a_part_could_be_started(self):
         """The rest of it is waited for by other ranks: the group has failed, and the part goes on alone."""
         import torch

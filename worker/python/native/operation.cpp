@@ -257,6 +257,9 @@ void Operation::end(int code)
 
 void Operation::expire()
 {
+    /* It may be long complete, and nobody has looked. */
+    if (advance(Milliseconds(0)))
+        return;
     give_up(Error(SHOAL_ETIMEOUT, "timed out: " + name() +
                                       " has not completed within its timeout of " +
                                       seconds(call.timeout) + " s"));

@@ -187,7 +187,7 @@ class Operation : public std::enable_shared_from_this<Operation>
     /* Have it completed though nobody waits: `told`, if any, is called once with its error or null.
      */
     void watch(std::function<void(const Error *)> told = nullptr);
-    /* Its time has run out. */
+    /* Its time has run out: it fails, unless it is complete. */
     void expire();
     /* It fails, and its memory is kept until its request is complete after all. */
     void give_up(Error why);
