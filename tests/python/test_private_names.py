@@ -45,6 +45,7 @@ NAMES = {
         "Work._source_rank",
     ),
     "torch.distributed": (
+        ("_dist2", "_register_comm_hook"),  # 2.6 has no such module
         "_register_comm_hook",
         "Backend._plugins",
         "ProcessGroupGloo._Options()._timeout",

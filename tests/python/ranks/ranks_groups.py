@@ -435,6 +435,26 @@ def test_a_group_that_is_made_beside_torchs():
     ranks.raises(shoal.InvalidError, lambda: shoal.torch.make_group(store, size, size))
 
 
+def test_a_group_of_torchs_second_interface():
+    try:
+        from torch.distributed import _dist2
+    except ImportError:
+        raise unittest.SkipTest("this torch has no torch.distributed._dist2") from None
+    size = dist.get_world_size()
+    store = dist.FileStore(f"{os.environ['TEST_FOLDER']}/dist2", size)
+    rendezvous = _dist2.rendezvous
+    _dist2.rendezvous = lambda url: iter([(store, dist.get_rank(), size)])
+    try:
+        for options in ({}, {"reconfigurable": True}):
+            group = _dist2.new_group("shoal", ranks.TIMEOUT, "cpu", **options)
+            tensor = torch.ones(3)
+            group.allreduce([tensor]).wait()
+            assert tensor.tolist() == [size] * 3
+        ranks.raises(TypeError, lambda: _dist2.new_group("shoal", ranks.TIMEOUT, "cpu", unknown=1))
+    finally:
+        _dist2.rendezvous = rendezvous
+
+
 def test_compiled_data_parallel():
     if type(ranks.shoal_group) is not dist.ProcessGroup and not hasattr(torch._C._dynamo.eval_frame, "_FrameAction"):
         raise unittest.SkipTest("this torch traces a group in Python, of which it can make nothing")

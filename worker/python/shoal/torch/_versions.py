@@ -58,6 +58,21 @@ def add_method_names(process_group_class):
             setattr(process_group_class, name, getattr(process_group_class, ours))
 
 
+def register_in_dist2(name, make_group, make_options):
+    """Have torch.distributed._dist2.new_group make groups too, where this torch has it (since 2.9). What it is told of
+    a backend are the options."""
+    try:
+        from torch.distributed import _dist2
+    except ImportError:
+        return
+
+    def create(store, rank, size, timeout, device, **options):
+        return make_group(store, rank, size, timeout, make_options(**options) if options else None)
+
+    with contextlib.suppress(ValueError):  # it knows it already
+        _dist2.register_backend(name, create)
+
+
 @contextlib.contextmanager
 def without_meeting():
     """In it, init_process_group does not have the ranks meet in the store: they have met, and there a rank that is
