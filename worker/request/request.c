@@ -219,28 +219,28 @@ void request_describe(const struct request *request, uint32_t group, char *text,
     else
         snprintf(what, sizeof(what), "%s of %" PRIu64 " %s (%s)", collective_name(ask->kind),
                  ask->count, dtype_name(ask->dtype), reduce_op_name(ask->op));
+    uint64_t number = request->sequence + request->met; /* as the daemon counts */
     if (request->blocks)
         snprintf(text, bytes,
-                 "%s on group %" PRIu32 ", number %" PRIu64 ": %" PRIu32 " of %" PRIu32
+                 "%s, collective %" PRIu64 " of group %" PRIu32 ": %" PRIu32 " of %" PRIu32
                  " parts complete",
-                 what, group, request->sequence, request->block_count + 1 - request->incomplete,
+                 what, number, group, request->block_count + 1 - request->incomplete,
                  request->block_count + 1);
     else if (request->state == REQUEST_MEETING)
         snprintf(text, bytes,
-                 "%s on group %" PRIu32 ": the ranks of this node are not done with it", what,
+                 "%s in group %" PRIu32 ": the ranks of this node are not done with it", what,
                  group);
     else if (request->staged && request->waiting)
         snprintf(text, bytes,
-                 "%s on group %" PRIu32 ", number %" PRIu64 ": its stream has not come to it", what,
-                 group, request->sequence);
+                 "%s, collective %" PRIu64 " of group %" PRIu32 ": its stream has not come to it", what,
+                 number, group);
     else if (request->staged)
         snprintf(text, bytes,
-                 "%s on group %" PRIu32 ", number %" PRIu64 ": %" PRIu32 " of %" PRIu32
+                 "%s, collective %" PRIu64 " of group %" PRIu32 ": %" PRIu32 " of %" PRIu32
                  " chunks handed over, %" PRIu32 " back",
-                 what, group, request->sequence, request->chunks_given, request->layout.chunks,
+                 what, number, group, request->chunks_given, request->layout.chunks,
                  request->chunks_back);
     else
-        snprintf(text, bytes, "%s on group %" PRIu32 ", number %" PRIu64 ": %s", what, group,
-                 request->sequence,
-                 request->state == REQUEST_QUEUED ? "not submitted yet" : "submitted");
+        snprintf(text, bytes, "%s, collective %" PRIu64 " of group %" PRIu32 ": %s", what, number,
+                 group, request->state == REQUEST_QUEUED ? "not submitted yet" : "submitted");
 }

@@ -270,7 +270,7 @@ static bool check_rank_that_comes_later(uint64_t seed)
     ck_assert(!seen_over);
     ck_assert_ptr_null(progress_next_completed(&fixture.workers[0].progress));
     request_describe(&made[0]->request, 0, text, sizeof(text));
-    ck_assert_str_eq(text, "all_to_all of int64 on group 0, number 0: 2 of 5 parts complete");
+    ck_assert_str_eq(text, "all_to_all of int64, collective 0 of group 0: 2 of 5 parts complete");
     made[2] = start_new(&fixture, 0, COLLECTIVE_ALL_TO_ALL, 2, COUNT, 1);
     run_and_watch(&fixture, made[0], &seen_over);
     for (uint32_t rank = 0; rank < 3; rank++) {

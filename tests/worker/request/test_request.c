@@ -238,22 +238,23 @@ START_TEST(test_descriptions)
     char text[256];
     struct request_ask ask = ask_of(COLLECTIVE_ALL_REDUCE, outside, outside);
     struct request request = init(&ask, 0);
-    request.sequence = 17;
+    request.sequence = 10;
+    request.met = 7;
     request.chunks_given = 3;
     request.chunks_back = 1;
     request_describe(&request, 5, text, sizeof(text));
-    ck_assert_str_eq(text, "all_reduce of 1000 float (sum) on group 5, number 17: 3 of 4 chunks "
+    ck_assert_str_eq(text, "all_reduce of 1000 float (sum), collective 17 of group 5: 3 of 4 chunks "
                            "handed over, 1 back");
     ask = ask_of(COLLECTIVE_BROADCAST, arena + 4096, arena + 4096);
     request = init(&ask, 1);
     request_describe(&request, 5, text, sizeof(text));
     ck_assert_str_eq(text,
-                     "broadcast of 1000 float from rank 1 on group 5, number 0: not submitted yet");
+                     "broadcast of 1000 float from rank 1, collective 0 of group 5: not submitted yet");
     ask = (struct request_ask){.kind = COLLECTIVE_BARRIER};
     request = init(&ask, 1);
     request.state = REQUEST_SUBMITTED;
     request_describe(&request, 0, text, sizeof(text));
-    ck_assert_str_eq(text, "barrier on group 0, number 0: submitted");
+    ck_assert_str_eq(text, "barrier, collective 0 of group 0: submitted");
     request_describe(&request, 0, text, 8);
     ck_assert_str_eq(text, "barrier");
 }
@@ -270,17 +271,17 @@ START_TEST(test_descriptions_of_blocks)
     request.incomplete = 3;
     request_describe(&request, 5, text, sizeof(text));
     ck_assert_str_eq(
-        text, "reduce_scatter of 1000 float (sum) on group 5, number 0: 2 of 5 parts complete");
+        text, "reduce_scatter of 1000 float (sum), collective 0 of group 5: 2 of 5 parts complete");
     request.ask.kind = COLLECTIVE_ALL_GATHER;
     request.incomplete = 5;
     request_describe(&request, 5, text, sizeof(text));
-    ck_assert_str_eq(text, "all_gather of 1000 float on group 5, number 0: 0 of 5 parts complete");
+    ck_assert_str_eq(text, "all_gather of 1000 float, collective 0 of group 5: 0 of 5 parts complete");
     request.ask.kind = COLLECTIVE_GATHER; /* nobody knows how many all together */
     request_describe(&request, 5, text, sizeof(text));
-    ck_assert_str_eq(text, "gather of float on group 5, number 0: 0 of 5 parts complete");
+    ck_assert_str_eq(text, "gather of float, collective 0 of group 5: 0 of 5 parts complete");
     request.blocks = NULL; /* in a group of one */
     request_describe(&request, 5, text, sizeof(text));
-    ck_assert_str_eq(text, "gather of float on group 5, number 0: not submitted yet");
+    ck_assert_str_eq(text, "gather of float, collective 0 of group 5: not submitted yet");
 }
 END_TEST
 

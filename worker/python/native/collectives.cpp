@@ -345,7 +345,8 @@ Collectives::Started Collectives::start(size_t count, const char *verb, Millisec
     Starting starting(*session);
     if (!starting.entered)
         return {};
-    Call said{verb, peer, ++sequence, limit.count() > 0 ? limit : timeout.load(), receives};
+    ++sequence;
+    Call said{verb, peer, limit.count() > 0 ? limit : timeout.load(), receives};
     Operations operations;
     operations.reserve(count);
     for (size_t i = 0; i < count; i++) {

@@ -57,6 +57,13 @@ Library::Library(const std::string &path)
     find(handle, "shoal_result_name", &result_name);
 }
 
+std::string Library::waits_for() const
+{
+    std::string text = error_text(), before = " ms have passed: ";
+    size_t found = text.find(before);
+    return found == std::string::npos ? text : text.substr(found + before.size());
+}
+
 Error Library::error(int code) const
 {
     std::string text = error_text(), name = result_name(code);

@@ -34,6 +34,8 @@ struct Library {
 
     /* What just failed with this code in this thread. */
     Error error(int code) const;
+    /* Return what the request waits for whose wait has just timed out in this thread. */
+    std::string waits_for() const;
 
     decltype(&::shoal_all_reduce) all_reduce;
     decltype(&::shoal_reduce) reduce;

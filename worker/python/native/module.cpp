@@ -120,7 +120,7 @@ PYBIND11_MODULE(shoal_native, module)
         }))
         .def("all_reduce", &Collectives::all_reduce, py::arg("tensors"),
              py::arg("options") = c10d::AllreduceOptions(), Released())
-        .def("next_number", [](Collectives &group) { return ++group.sequence; })
+        .def("count", [](Collectives &group) { ++group.sequence; })
         .def("number", [](Collectives &group) { return group.sequence.load(); })
         .def("set_number", [](Collectives &group, uint64_t number) { group.sequence = number; })
         .def("set_timeout", [](Collectives &group, Milliseconds time) { group.timeout = time; })

@@ -76,8 +76,7 @@ void Operation::begin(shoal_request *started)
 std::string Operation::name() const
 {
     std::string peer = call.peer < 0 ? "" : std::to_string(call.peer) + " of the group";
-    return call.verb + peer + " (number " + std::to_string(call.number) + " of group " +
-           group->name + ", ranks " + group->ranks + ")";
+    return call.verb + peer + " (torch's group " + group->name + ", ranks " + group->ranks + ")";
 }
 
 void Operation::wait(std::optional<Milliseconds> limit, const std::function<void()> &between)
@@ -96,10 +95,8 @@ void Operation::wait_until(Clock::time_point end, std::optional<Milliseconds> li
                 between();
         } else if (!limit) {
             expire();
-        } else {
-            Error why(SHOAL_ETIMEOUT, "timed out: " + name() +
-                                          " has not completed within wait's timeout of " +
-                                          seconds(*limit) + " s");
+        } else if (std::string where; !advance(Milliseconds(0), &where)) {
+            Error why = late("wait's timeout", *limit, where);
             end_receive(why);
             if (!call.receives)
                 throw why;
@@ -109,7 +106,13 @@ void Operation::wait_until(Clock::time_point end, std::optional<Milliseconds> li
         throw *error;
 }
 
-bool Operation::advance(Milliseconds at_most)
+Error Operation::late(const char *limit, Milliseconds time, const std::string &where) const
+{
+    return Error(SHOAL_ETIMEOUT, "timed out: " + name() + " has not completed within " + limit +
+                                     " of " + seconds(time) + " s" + where);
+}
+
+bool Operation::advance(Milliseconds at_most, std::string *where)
 {
     std::unique_lock<std::timed_mutex> used(use, std::defer_lock);
     if (!(at_most.count() > 0 ? used.try_lock_for(at_most) : used.try_lock()))
@@ -120,6 +123,8 @@ bool Operation::advance(Milliseconds at_most)
     int code = group->session->library->wait(request, static_cast<int>(at_most.count()));
     user = std::thread::id();
     if (code == SHOAL_ETIMEOUT) {
+        if (where)
+            *where = ": " + group->session->library->waits_for();
         used.unlock();
         /* Whoever has had it watched meanwhile has found this thread at it. Only now: one that
          * comes later finds it free. */
@@ -257,12 +262,10 @@ void Operation::end(int code)
 
 void Operation::expire()
 {
-    /* It may be long complete, and nobody has looked. */
-    if (advance(Milliseconds(0)))
-        return;
-    give_up(Error(SHOAL_ETIMEOUT, "timed out: " + name() +
-                                      " has not completed within its timeout of " +
-                                      seconds(call.timeout) + " s"));
+    /* The request may be long complete, and nobody has looked. */
+    std::string where;
+    if (!advance(Milliseconds(0), &where))
+        give_up(late("its timeout", call.timeout, where));
 }
 
 void Operation::end_receive(const Error &why)

@@ -152,7 +152,6 @@ class Group : public std::enable_shared_from_this<Group>
 struct Call {
     const char *verb; /* of static duration; with a peer it ends before the peer's number */
     int peer;         /* a rank of the group; -1: none is named */
-    uint64_t number;  /* of the group's calls */
     Milliseconds timeout;
     bool receives; /* a wait whose time runs out ends it, and the group with it */
 };
@@ -182,8 +181,9 @@ class Operation : public std::enable_shared_from_this<Operation>
                     const std::function<void()> &between);
     /* End it, if it is a receive whose wait, or that of one beside it, has timed out. */
     void end_receive(const Error &why);
-    /* Move on, for at most so long; whether it is published. */
-    bool advance(Milliseconds at_most);
+    /* Move on, for at most so long; return whether it is published. *where is set to what the
+     * request waits for, behind ": ", when it goes on. */
+    bool advance(Milliseconds at_most, std::string *where = nullptr);
     /* Have it completed though nobody waits: `told`, if any, is called once with its error or null.
      */
     void watch(std::function<void(const Error *)> told = nullptr);
@@ -217,6 +217,8 @@ class Operation : public std::enable_shared_from_this<Operation>
 
   private:
     std::string name() const;
+    /* Return the error that this time has passed; limit: whose it was. */
+    Error late(const char *limit, Milliseconds time, const std::string &where) const;
     void have_looked_at();
     /* Whether the request is complete. */
     bool ask_library();

@@ -393,6 +393,7 @@ class Request:
     def __init__(self, job, handle):
         self.job = job
         self.handle = handle
+        self.waits_for = ""  # said by the last wait whose time has passed
 
     def test(self):
         """True when it is complete; raises when it has failed. Either way it is freed then."""
@@ -409,6 +410,7 @@ class Request:
         """True when it is complete, False when the time has passed first; raises as test does."""
         result = self.job.library.c.shoal_wait(self.handle, timeout_ms)
         if result == ETIMEOUT:
+            self.waits_for = str(self.job.library.error(result)).partition(" ms have passed: ")[2]
             return False
         self.handle = None
         if result < 0:

@@ -146,9 +146,9 @@ class Member:
         send or receive, which: it does not wait for others."""
         self.check()
         timeout = _versions.timeout_of(options) or self.timeout
-        number = self.counter.next_number()
+        self.counter.count()
         operation = _work.Operation(
-            f"{name} (number {number} of group {self._name}, ranks {self._ranks})",
+            f"{name} (torch's group {self._name}, ranks {self._ranks})",
             timeout.total_seconds(),
             self.session,
             way,
@@ -353,9 +353,8 @@ class _Counter:
     def __init__(self):
         self._number = 0
 
-    def next_number(self):
+    def count(self):
         self._number += 1
-        return self._number
 
     def number(self):
         return self._number

@@ -240,9 +240,11 @@ class Operation:
         self.fail(self._timed_out())
 
     def _timed_out(self):
-        return errors.TimeoutError(
-            f"timed out: {self.name} has not completed within its timeout of {self.timeout_s:g} s"
-        )
+        return errors.TimeoutError(self._late("its timeout", self.timeout_s))
+
+    def _late(self, limit, time_s):
+        where = next((f": {request.waits_for}" for request in self.requests if request.waits_for), "")
+        return f"timed out: {self.name} has not completed within {limit} of {time_s:g} s{where}"
 
     def _publish(self):
         """Tell whoever waits: by the thread that has moved it, once. Of a stream's end they know; not of a
@@ -291,9 +293,7 @@ class Operation:
             elif timeout_s is None:
                 self.expire()
             else:
-                text = (
-                    f"timed out: {self.name} has not completed within wait's timeout of {in_all_s or timeout_s:g} s"
-                )
+                text = self._late("wait's timeout", in_all_s or timeout_s)
                 self.end_receive(text)
                 if not self._receives():
                     raise errors.TimeoutError(text)
