@@ -45,7 +45,7 @@ extern "C" {
 #define SHOAL_VERSION_MINOR 1
 #define SHOAL_VERSION_PATCH 0
 
-/* What an int says. shoal(3) says of each code what to do. */
+/* Results of calls that return an int. shoal(3) says of each code what to do. */
 enum shoal_result {
     SHOAL_OK = 0,
     SHOAL_EINVALID = -1,      /* an argument that is not allowed */
@@ -157,16 +157,16 @@ struct shoal_reconfigure_options {
                          * that lives and does not call: then they go on without it */
     uint64_t *collectives; /* NULL, or where it says how many collectives of the group of all ranks,
                             * counted from the first since the job began or this returned SHOAL_OK,
-                            * have a result on every rank that is left. Of a later one some may have
-                            * it: none is to use it */
+                            * have a result on every rank that is left. Some ranks may have the
+                            * result of a later one: none is to use it */
     int least_ranks; /* 0: go on with those that are left and the newcomers that wait by then. 1 to
-                      * 32768: when all that are left have called, wait until newcomers make them
-                      * so many. The last of these ends the wait; a rank that is lost meanwhile
-                      * counts no more. Of the wishes of all that have called, the greatest number
-                      * and the longest time count. After that they go on with fewer, which is no
-                      * error: shoal_world_size says with how many */
+                      * 32768: when all that are left have called, wait until newcomers make them so
+                      * many. The last of these ends the wait; a rank that is lost meanwhile counts
+                      * no more. If the ranks that have called wish for different things, the
+                      * greatest number and the longest time count. After that time they go on with
+                      * fewer, which is no error: shoal_world_size says with how many */
     int wait_ms;     /* for least_ranks: how long, from when all that are left have called;
-                      * timeout_ms at most. 0: as long as timeout_ms allows. It ends 2 seconds
+                      * timeout_ms at most. 0: as long as timeout_ms allows. The wait ends 2 seconds
                       * before the timeout_ms of any of them is over, whoever wished to wait */
 };
 
@@ -193,10 +193,10 @@ SHOAL_API int shoal_job_reconfigure(shoal_job *job,
 /* 1, and more after each shoal_job_reconfigure, and when the job has gone on by itself. */
 SHOAL_API int shoal_generation(const shoal_job *job);
 
-/* *number: which number the next collective of the group of all ranks has, of all since the job
- * began: what a program writes into a checkpoint. Those are not counted that have failed and that
- * shoal_job_reconfigure says nobody is to use, nor the library's own. The same on all ranks that
- * have started the same. */
+/* Set *number to the number that the next collective of the group of all ranks has, of all since
+ * the job began: a program writes it into a checkpoint. Collectives are not counted that have
+ * failed and that shoal_job_reconfigure says nobody is to use, nor the library's own. The number is
+ * the same on all ranks that have started the same collectives. */
 SHOAL_API int shoal_position(shoal_job *job, uint64_t *number);
 
 /* This process's rank in the job, from 0. */
@@ -231,34 +231,37 @@ SHOAL_API int shoal_group_close(shoal_group *group);
 SHOAL_API int shoal_group_rank(const shoal_group *group);
 /* The number of ranks of the group. */
 SHOAL_API int shoal_group_size(const shoal_group *group);
-/* The priority of the collectives that this thread starts on the group from now on; 0 at first. Of
- * requests that the daemon has, those with the smaller number go first; what the ranks of a node do
- * without it goes in the order of the calls. All ranks should use the same. */
+/* Set the priority of the collectives that this thread starts on the group from now on; 0 at first.
+ * Requests that the daemon has go in the order of their numbers, the smaller first; collectives
+ * that the ranks of a node do without the daemon go in the order of the calls. All ranks should use
+ * the same. */
 SHOAL_API int shoal_group_set_priority(shoal_group *group, uint32_t priority);
-/* The identity of the tensor that is in the all-reduces, reduces and broadcasts that this thread
- * starts on the group from now on: a number from 1 to 2^31 - 1 that stays the same from step to
- * step, or 0, as at first: none. Of tensors with one identity, one count and one type each server
- * always has the same part; without one small tensors go to the servers in turn. Ranks that give
- * different ones disagree: SHOAL_EMISMATCH. Fusion buffers have identities of their own. */
+/* Set the identity of the tensor that is in the all-reduces, reduces and broadcasts that this
+ * thread starts on the group from now on: a number from 1 to 2^31 - 1 that stays the same from step
+ * to step, or 0, as at first: none. Each server always has the same part of tensors with one
+ * identity, one count and one type; small tensors without an identity go to the servers in turn.
+ * Ranks that give different ones disagree: SHOAL_EMISMATCH. Fusion buffers have identities of their
+ * own. */
 SHOAL_API int shoal_group_set_identity(shoal_group *group, uint32_t identity);
 
 /* --- memory ---------------------------------------------------------------------------------- */
 
-/* `bytes` of memory in the arena, aligned to 64 bytes; collectives on it need no copy. It is the
- * caller's until shoal_free, also after shoal_close, when it is ordinary memory of the process; the
- * arena is unmapped with the last of the job and of such memory. NULL when the arena is full: the
- * text has what was asked for, what is free, and the arena's size. */
+/* Return `bytes` of memory in the arena, aligned to 64 bytes; collectives on it need no copy. The
+ * memory is the caller's until shoal_free, also after shoal_close, when it is ordinary memory of
+ * the process; the arena is unmapped with the last of the job and of such memory. NULL when the
+ * arena is full: the text has what was asked for, what is free, and the arena's size. */
 SHOAL_API void *shoal_alloc(shoal_job *job, size_t bytes);
 /* Give memory of shoal_alloc back. Nothing that is under way may use it. This is the one call that
  * takes a job which has been closed, for memory that has not been given back yet. */
 SHOAL_API void shoal_free(shoal_job *job, void *memory);
 
-/* `bytes` of memory that all ranks of the group which are on one node share, for the results of
- * shoal_all_reduce: the daemon writes a result there once, not once for each rank. It can only be
- * read here, is aligned to a page, and zero at first. Every rank of the group asks for the same
- * pieces in the same order, with the same bytes; what has failed may be asked for again by every
- * rank that it failed for. The memory belongs to the daemon, within its limits.memory_bytes, until
- * it has heard from all ranks of the node that they have freed it, or left.
+/* Return `bytes` of memory that all ranks of the group which are on one node share, for the results
+ * of shoal_all_reduce: the daemon writes a result there once, not once for each rank. The memory
+ * can only be read here, is aligned to a page, and zero at first. Every rank of the group asks for
+ * the same pieces in the same order, with the same bytes; a piece whose call has failed may be
+ * asked for again by every rank whose call failed. The memory belongs to the daemon, within its
+ * limits.memory_bytes, until it has heard from all ranks of the node that they have freed it, or
+ * left.
  *
  * The ranks of a node give the same offset in it as recv, aligned to 64 bytes, else the group fails
  * with SHOAL_EMISMATCH; ranks of another node may give another offset, or memory of their own. send
@@ -367,9 +370,9 @@ SHOAL_API int shoal_all_to_all_v(shoal_group *group, const void *const send[],
  * One rank sends, and another rank of the group receives with the same count, type and tag, from 0
  * to 2^31 - 1. A send and its receive that differ in count or type fail with SHOAL_EMISMATCH on
  * both ranks, and the text has what each gave; nothing is copied, and everything else goes on.
- * Those with one tag arrive in the order in which they were sent; those with different tags, and
- * collectives, may be waited for in any order. Of a rank's sends 256 are under way at once, and of
- * its receives as many; others follow in the order of the calls. request is as in a collective.
+ * Sends with one tag arrive in the order in which they were sent; sends with different tags, and
+ * collectives, may be waited for in any order. A rank has 256 sends and 256 receives under way at
+ * once; others follow in the order of the calls. request is as in a collective.
  *
  * Data that does not lie in the arena goes through memory taken from it: SHOAL_EMEMORY when that
  * has no room. When the other rank leaves the job the group fails with SHOAL_ELOST. */
@@ -385,11 +388,11 @@ SHOAL_API int shoal_recv(shoal_group *group, void *data, size_t count, enum shoa
                          int peer, int tag, shoal_request **request);
 /* Receive `count` elements from whichever rank sends something with the tag first. *source is set
  * to that rank before the request is complete, and must be there until then; source may be NULL. A
- * stream that waits for the request does not tell when *source is set. Of one rank's sends those
- * that were sent first come first. Of receives from any rank with one tag those that were started
- * first come first; one that names the rank may overtake them. A sender is looked for by a message
- * to every node of the group, for 64 receives at once. SHOAL_ELOST when all other ranks have left
- * the job. */
+ * stream that waits for the request does not tell when *source is set. One rank's sends come in the
+ * order in which they were sent. Receives from any rank with one tag are served in the order in
+ * which they were started; a receive that names the rank may overtake them. The library looks for a
+ * sender by a message to every node of the group, for 64 receives at once. SHOAL_ELOST when all
+ * other ranks have left the job. */
 SHOAL_API int shoal_recv_any(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype,
                              int tag, int *source, shoal_request **request);
 
@@ -433,7 +436,7 @@ SHOAL_API int shoal_test(shoal_request *request);
  * SHOAL_ETIMEOUT the request lives on, and can be waited for again. */
 SHOAL_API int shoal_wait(shoal_request *request, int timeout_ms);
 /* Wait until one of `count` requests of a job is complete, and free that one: *index is its place
- * in the list, where the caller may put NULL, which is passed over. Of several that are complete it
+ * in the list, where the caller may put NULL, which is passed over. If several are complete, *index
  * is the first of the list. Returns what that one has ended with; *index is count when none has
  * ended, as on SHOAL_ETIMEOUT. SHOAL_EINVALID: no request is in the list. */
 SHOAL_API int shoal_wait_any(shoal_request *const requests[], size_t count, size_t *index,
@@ -490,8 +493,8 @@ struct shoal_device_options {
 
 /* Open the job's device, with its primary context. options may be NULL: device 0. The device is
  * closed with the job: shoal_close waits a few seconds until streams have come past their waits for
- * requests, and not when the device has failed. What the device may use even then, the arena and
- * the context, stays until the process ends. SHOAL_EUNSUPPORTED (no driver or too old a one, no
+ * requests, and not when the device has failed. The arena and the context, which the device may use
+ * even then, stay until the process ends. SHOAL_EUNSUPPORTED (no driver or too old a one, no
  * device), SHOAL_EINVALID (not one of the devices), SHOAL_ESTATE (the job has one), SHOAL_EMEMORY
  * (the arena could not be pinned: the text says how much was asked for, and by what),
  * SHOAL_ESYSTEM. */
@@ -506,14 +509,14 @@ enum shoal_memory { SHOAL_MEMORY_HOST = 0, SHOAL_MEMORY_DEVICE = 1 };
  * the job has no device. */
 SHOAL_API int shoal_group_set_stream(shoal_group *group, enum shoal_memory memory, void *stream);
 /* Make a stream of the device wait until the request is complete, failed or not; returns at once,
- * and frees nothing. What the stream does next finds the result. When the request is complete
- * already, what it has ended with is returned; else SHOAL_OK. SHOAL_EUNSUPPORTED: streams of this
- * device cannot wait for memory, or may not (stream_waits); use shoal_wait. SHOAL_EINVALID: the
- * request is not on the device. */
+ * and frees nothing. Work that the stream does next finds the result. When the request is complete
+ * already, its result is returned; else SHOAL_OK. SHOAL_EUNSUPPORTED: streams of this device cannot
+ * wait for memory, or may not (stream_waits); use shoal_wait. SHOAL_EINVALID: the request is not on
+ * the device. */
 SHOAL_API int shoal_request_wait_stream(shoal_request *request, void *stream);
 
-/* `bytes` of memory of the job's device, for programs without a framework. It is the caller's, and
- * freed before the job is closed. */
+/* Return `bytes` of memory of the job's device, for programs without a framework. The memory is the
+ * caller's, to be freed before the job is closed. */
 SHOAL_API void *shoal_device_alloc(shoal_job *job, size_t bytes);
 /* Free memory of shoal_device_alloc. */
 SHOAL_API void shoal_device_free(shoal_job *job, void *memory);
@@ -561,9 +564,9 @@ SHOAL_API int shoal_fusion_create(shoal_group *group, const struct shoal_paramet
                                   size_t parameter_count,
                                   const struct shoal_fusion_options *options,
                                   shoal_fusion **fusion);
-/* Wait for what is under way, for the job's timeout at most, and free the buffers. What is not over
- * then keeps its memory until the job is closed, and gradients and device_memory of the caller's
- * must stay as long. */
+/* Wait for the collectives that are under way, for the job's timeout at most, and free the buffers.
+ * Collectives that are not over then keep their memory until the job is closed, and gradients and
+ * device_memory of the caller's must stay as long. */
 SHOAL_API void shoal_fusion_free(shoal_fusion *fusion);
 /* The bytes that the buffers of these parameters take, in whichever order; 0 when that is too much.
  */
@@ -585,12 +588,12 @@ SHOAL_API int shoal_fusion_ready(shoal_fusion *fusion, size_t index);
  * zero, and wait for all buffers. On SHOAL_ETIMEOUT the next call goes on. SHOAL_ESTATE: another
  * thread is in it. */
 SHOAL_API int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms);
-/* On a device: end the step without the host waiting. What `stream`, that of
- * shoal_fusion_set_stream or another, does next finds the results, and so does what the other does
- * next; the next step may begin at once. A failure shows in the next call. The host does wait, as
- * in shoal_fusion_wait, at the end of the first step, in which ranks agree on an order, and where
- * streams of the device cannot wait for memory, or may not (stream_waits of shoal_device_open).
- * SHOAL_EINVALID: not on a device. */
+/* On a device: end the step without the host waiting. Work that comes next on `stream`, that of
+ * shoal_fusion_set_stream or another, finds the results, and so does work that comes next on the
+ * stream of shoal_fusion_set_stream; the next step may begin at once. A failure shows in the next
+ * call. The host does wait, as in shoal_fusion_wait, at the end of the first step, in which ranks
+ * agree on an order, and where streams of the device cannot wait for memory, or may not
+ * (stream_waits of shoal_device_open). SHOAL_EINVALID: not on a device. */
 SHOAL_API int shoal_fusion_wait_stream(shoal_fusion *fusion, void *stream, int timeout_ms);
 
 /* The last finished step, for measuring how much of the communication was hidden. One that ends on
@@ -610,8 +613,8 @@ SHOAL_API int shoal_fusion_statistics(const shoal_fusion *fusion,
 
 /* --- words ----------------------------------------------------------------------------------- */
 
-/* What went wrong in the last failed call of this thread; "" when none failed. Never NULL, and
- * valid until the thread's next call. */
+/* Return what went wrong in the last failed call of this thread; "" when none failed. Never NULL,
+ * and valid until the thread's next call. */
 SHOAL_API const char *shoal_error_text(void);
 /* The constant name of a code: "rank lost". Never NULL. */
 SHOAL_API const char *shoal_result_name(int result);

@@ -20,7 +20,7 @@
 int auth_init(struct error *error);
 void auth_random(void *bytes, size_t count);
 
-/* Who speaks: the connecting daemon or the accepting one. */
+/* The side that speaks: the connecting daemon or the accepting one. */
 enum auth_role { AUTH_CONNECTS, AUTH_ACCEPTS };
 
 /* Names are at most 255 bytes. secret NULL: there is none, the key is zero. */
@@ -28,7 +28,7 @@ void auth_mac(uint8_t mac[AUTH_MAC_BYTES], const struct secret *secret, enum aut
               const char *connecting_node, const char *accepting_node,
               const uint8_t connecting_nonce[AUTH_NONCE_BYTES],
               const uint8_t accepting_nonce[AUTH_NONCE_BYTES]);
-/* In constant time. */
+/* Compare `bytes` bytes in constant time. */
 bool auth_equal(const void *a, const void *b, size_t bytes);
 
 /* Hash of what all daemons must have alike: names, addresses, ports, weights, order, and the sizes

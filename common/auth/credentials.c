@@ -135,7 +135,7 @@ static int credentials_check(SSL_CTX *context, const struct config *config, stru
                          "certificate file %s: no subject alternative name (DNS) of the "
                          "certificate is \"%s\", this node's name",
                          config->certificate_file, config->node);
-    /* It has to serve on both sides. */
+    /* The certificate has to serve on both sides. */
     static const int purposes[] = {X509_PURPOSE_SSL_CLIENT, X509_PURPOSE_SSL_SERVER};
     int result = 0;
     for (int i = 0; i < 2 && result == 0; i++) {
@@ -214,7 +214,8 @@ static int credentials_load_certificates(struct credentials *credentials,
     return result;
 }
 
-/* What it has becomes what `made` has, or `made` is dropped. */
+/* Replace `credentials` by `made`, whose content moves, if `result` is 0; else drop `made`. Return
+ * `result`. */
 static int credentials_take(struct credentials *credentials, struct credentials *made, int result)
 {
     if (result == 0) {

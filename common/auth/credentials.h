@@ -1,5 +1,6 @@
-/* What a daemon proves itself with to others, and knows them by: secrets, or a certificate, its key
- * and the authority that signs those of the roster. Calls common/base, common/config. */
+/* Credentials: that with which a daemon proves to others who it is, and checks who they are. They
+ * are secrets, or a certificate, its key and the authority that signs the certificates of the
+ * roster. Calls common/base, common/config. */
 #ifndef COMMON_AUTH_CREDENTIALS_H
 #define COMMON_AUTH_CREDENTIALS_H
 
@@ -22,12 +23,13 @@ struct credentials {
     struct ssl_ctx_st *contexts[2]; /* [enum auth_role], when `encrypt` */
 };
 
-/* From the files that the configuration names. ERR_CONFIG names the file and what is wrong,
- * ERR_MEMORY, ERR_SYSTEM; *credentials is then as it was. Else what it had is cleared: connections
- * that use it go on with it. Begin with a zeroed one. */
+/* Load the files that the configuration names. ERR_CONFIG names the file and what is wrong;
+ * ERR_MEMORY, ERR_SYSTEM. After an error *credentials is as it was. Otherwise the earlier content
+ * is cleared, and connections that use it go on with it. Begin with a zeroed struct. */
 int credentials_load(struct credentials *credentials, const struct config *config,
                      struct error *error);
-/* The same with secrets that are there already, and no files. */
+/* Set the credentials from secrets that are there already, without files; errors as in
+ * credentials_load. */
 int credentials_set(struct credentials *credentials, const struct secrets *secrets, bool encrypt,
                     struct error *error);
 void credentials_clear(struct credentials *credentials);

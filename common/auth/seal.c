@@ -169,7 +169,8 @@ enum seal_refusal seal_window_check(const struct seal_window *window, uint64_t s
     return window_has(window, sequence) ? SEAL_REPEATED : SEAL_TAKEN;
 }
 
-/* What is below the oldest makes room for what is one window above it. */
+/* Mark the sequence as taken. The bits of those below the new `oldest` are cleared: the sequences
+ * one window above them use the same bits. */
 enum seal_refusal seal_window_take(struct seal_window *window, uint64_t sequence)
 {
     enum seal_refusal refusal = seal_window_check(window, sequence);

@@ -61,9 +61,9 @@ enum seal_refusal {
 };
 const char *seal_refusal_name(enum seal_refusal refusal); /* "altered" */
 
-/* Which sequences a receiver has taken. Where messages come in order, only the next one is right;
- * elsewhere those that have not come and are less than SEAL_WINDOW_MESSAGES above the oldest that
- * has not come. */
+/* The sequences that a receiver has taken. Where messages come in order, only the next sequence is
+ * right; elsewhere every sequence that has not come and is less than SEAL_WINDOW_MESSAGES above the
+ * oldest that has not come. */
 #define SEAL_WINDOW_MESSAGES 8192u
 struct seal_window {
     bool ordered;
@@ -71,10 +71,10 @@ struct seal_window {
     uint64_t oldest; /* that was not taken; of ordered ones always the next */
     uint64_t taken[SEAL_WINDOW_MESSAGES / 64];
 };
-/* What taking the sequence would say. */
+/* Return what seal_window_take would say about the sequence. */
 enum seal_refusal seal_window_check(const struct seal_window *window, uint64_t sequence);
-/* Takes the sequence, each once. Before the message is open anybody may have written what sequence
- * it has: one that is taken then and does not open has to end the connection. */
+/* Take the sequence, each once. Before the message is open anybody may have written its sequence: a
+ * message that is taken then and does not open has to end the connection. */
 enum seal_refusal seal_window_take(struct seal_window *window, uint64_t sequence);
 
 #endif

@@ -27,7 +27,7 @@ struct secrets {
     struct secret list[SECRETS_MOST];
 };
 
-/* What follows from the key of a line. */
+/* Fill the secret with the key of a line and what is derived from it. */
 void secret_from_key(struct secret *secret, const uint8_t key[SECRET_KEY_BYTES]);
 
 /* The file has a secret a line, 1 or 2 of them, in printable ASCII without blanks; what is blank at
@@ -35,7 +35,8 @@ void secret_from_key(struct secret *secret, const uint8_t key[SECRET_KEY_BYTES])
  * root, closed to group and others. path "" gives no secret. ERR_CONFIG (also when it cannot be
  * opened) names the path and what is wrong; ERR_SYSTEM. */
 int secrets_load(struct secrets *secrets, const char *path, struct error *error);
-/* The same from the file's bytes; `path` stands for it in messages. */
+/* Read the secrets from the file's bytes; `path` stands for the file in messages. Errors are those
+ * of secrets_load. */
 int secrets_parse(struct secrets *secrets, const char *bytes, size_t count, const char *path,
                   struct error *error);
 void secrets_clear(struct secrets *secrets);

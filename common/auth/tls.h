@@ -29,8 +29,9 @@ void tls_free(struct tls *tls);
 
 /* Bytes of the other side. ERR_PROTOCOL, ERR_REFUSED: says what is wrong with it; ERR_MEMORY. */
 int tls_receive(struct tls *tls, const void *bytes, size_t count, struct error *error);
-/* What it said in them, to be asked for until there is no more: how many bytes, 0: none, or an
- * error as above; ERR_DISCONNECTED: it has ended the connection. */
+/* Give what the other side said in the bytes; to be called until there is no more. Return how many
+ * bytes, 0: none, or an error as in tls_receive; ERR_DISCONNECTED: the other side has ended the
+ * connection. */
 int tls_read(struct tls *tls, void *bytes, size_t room, struct error *error);
 /* The handshake is over: both know each other, and can write. */
 bool tls_is_open(const struct tls *tls);
@@ -39,9 +40,11 @@ int tls_write(struct tls *tls, const void *bytes, size_t count, struct error *er
 size_t tls_output(struct tls *tls, const void **bytes);
 void tls_output_taken(struct tls *tls);
 
-/* Of an open one. Whether its certificate is the node's; true where secrets are used. */
+/* Whether the certificate of the other side of an open connection is the node's; true where secrets
+ * are used. */
 bool tls_names(const struct tls *tls, const char *node);
-/* Which of the secrets both have used: its number, or -1: certificates. */
+/* Return the number of the secret that both sides of an open connection have used, or -1:
+ * certificates. */
 int tls_secret(const struct tls *tls);
 /* A key for the data that `sender` sends: of this connection, the same on both sides (RFC
  * 8446, 7.5: exporter, label "EXPORTER-shoal-data", context "connects" or "accepts"). ERR_SYSTEM.

@@ -9,7 +9,8 @@
 
 /* CLOCK_MONOTONIC in nanoseconds. */
 uint64_t clock_now_ns(void);
-/* The same as of the last tick of the system, which may be 10 ms ago; takes a fifth of the time. */
+/* CLOCK_MONOTONIC as of the last tick of the system, which may be 10 ms ago, in nanoseconds; takes
+ * a fifth of the time of clock_now_ns. */
 uint64_t clock_tick_ns(void);
 
 #endif

@@ -44,7 +44,7 @@ bool error_is_known(int code);
 int error_set(struct error *error, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same with ERR_SYSTEM and ": " strerror(errno_value) appended. */
+/* Fill *error as error_set does, with ERR_SYSTEM and ": " strerror(errno_value) appended. */
 int error_set_errno(struct error *error, int errno_value, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -8,7 +8,7 @@ static uint32_t heap_rank(const struct heap_entry *entry)
     return entry ? entry->rank : 0;
 }
 
-/* What is below the entry has changed. */
+/* Restore the rank and order of the entry's sides after one of them has changed. */
 static void heap_balance(struct heap_entry *entry)
 {
     if (heap_rank(entry->left) < heap_rank(entry->right)) {
@@ -19,8 +19,8 @@ static void heap_balance(struct heap_entry *entry)
     entry->rank = heap_rank(entry->right) + 1;
 }
 
-/* Both are the first of a heap of their own, or NULL. Their right sides, which are short, become
- * one; the top of it has no parent yet. */
+/* Merge two heaps, given by their first entries, either of which may be NULL. Their right sides,
+ * which are short, become one; the first entry of the result has no parent yet. */
 static struct heap_entry *heap_merge(const struct heap *heap, struct heap_entry *a,
                                      struct heap_entry *b)
 {

@@ -1,6 +1,6 @@
 /* System calls by their numbers, for which glibc has functions only in later releases than the
- * oldest that shoal's programs run on (2.31). As those functions: -1 and errno, which is ENOSYS
- * where the kernel is older than the call. */
+ * oldest that shoal's programs run on (2.31). The functions here return what glibc's do: -1 and
+ * errno on an error, ENOSYS where the kernel is older than the call. */
 #ifndef COMMON_BASE_KERNEL_H
 #define COMMON_BASE_KERNEL_H
 

@@ -1,10 +1,10 @@
 /* Text of others as a person may be shown it: characters that a terminal obeys, or that change the
- * order of what is read, become escapes. So a name or an error's text that somebody else chose
+ * order of what is read, become escapes. A name or an error's text that somebody else chose thus
  * moves no cursor and hides nothing, wherever it ends up. Pure. Calls nothing.
  *
  * Shown as \uXXXX: C0, DEL, C1, the marks, embeddings and isolates of bidirectional text, and the
  * separators of lines and paragraphs. Shown as \xXX: bytes that are not UTF-8, since some terminals
- * take them for C1. What is shown once is not changed again. */
+ * take them for C1. Text that has gone through this once is not changed by a second time. */
 #ifndef COMMON_BASE_SHOWN_H
 #define COMMON_BASE_SHOWN_H
 

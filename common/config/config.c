@@ -18,7 +18,8 @@ static void section_defaults(const struct config_section *section, void *base)
         config_key_store_default(&section->keys[i], base);
 }
 
-/* What depends on other keys stays empty for config_resolve. */
+/* Fill in the defaults; fields whose default depends on other keys stay empty for config_resolve.
+ */
 static void raw_defaults(struct config *config)
 {
     memset(config, 0, sizeof(*config));

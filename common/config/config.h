@@ -101,11 +101,12 @@ struct config_problems {
  * out of memory, *problems may be incomplete. config and problems are the caller's to clear in
  * every case; after an error *config is empty. */
 int config_load(struct config *config, const char *path, struct config_problems *problems);
-/* The same from text; `name` stands for the file in messages. */
+/* Fill *config from text as config_load does from a file; `name` stands for the file in messages.
+ */
 int config_parse(struct config *config, const char *text, const char *name,
                  struct config_problems *problems);
-/* What an empty file gives: one server, "localhost" at 127.0.0.1:7070. Without memory for it
- * server_count is 0. */
+/* Fill *config as an empty file does: one server, "localhost" at 127.0.0.1:7070. Without memory for
+ * it server_count is 0. */
 void config_defaults(struct config *config);
 void config_clear(struct config *config);
 /* Whether the address is "localhost", in 127.0.0.0/8, or ::1. Any other host name may mean

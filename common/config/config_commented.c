@@ -11,7 +11,7 @@ static const char introduction[] =
     "// the file is said by: shoald --check-config /etc/shoal/shoald.json\n"
     "{\n";
 
-/* Of no use by default: a roster names machines. */
+/* The roster as a comment: a default would be of no use, since a roster names machines. */
 static const char servers_example[] =
     "    //\"servers\": [{\"name\": \"a\", \"address\": \"192.0.2.1:7070\"},\n"
     "    //            {\"name\": \"b\", \"address\": \"192.0.2.2:7070\", \"weight\": 1}],\n";

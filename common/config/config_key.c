@@ -50,8 +50,8 @@ static int pattern_match(const char *pattern, const char *text)
     return failure == 0 ? 0 : failure == REG_ESPACE ? ERR_MEMORY : ERR_INVALID;
 }
 
-/* Copy `length` bytes of an address. What has a colon must be IPv6 and is written in canonical
- * form, so that addresses compare as texts; a link-local one must name its interface. */
+/* Copy `length` bytes of an address. An address with a colon must be IPv6 and is written in
+ * canonical form, so that addresses compare as texts; a link-local one must name its interface. */
 static int address_copy(const char *text, size_t length, char *field, size_t width)
 {
     char address[CONFIG_ADDRESS_BYTES] = "";

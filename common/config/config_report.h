@@ -42,7 +42,7 @@ void config_report_add(struct config_report *report, const char *format, ...)
 /* "NAME: POINTER: got VALUE, must be ..."; the pointer counts as wrong from then on. */
 void config_report_value(struct config_report *report, const char *pointer, const json_t *got,
                          const char *must_be);
-/* The same with the value as text. */
+/* Report as config_report_value does, with the value as text and a format of what it must be. */
 void config_report_text(struct config_report *report, const char *pointer, const char *got,
                         const char *format, ...) __attribute__((format(printf, 4, 5)));
 /* Whether the value there, one above it or one below it was refused. */

@@ -132,7 +132,7 @@ static void scan_array(struct scan *scan)
         scan_advance(scan);
 }
 
-/* As deep as jansson goes (2048 levels). */
+/* Walk over one value. The recursion is as deep as jansson lets a document be (2048 levels). */
 static void scan_value(struct scan *scan)
 {
     char first = scan_peek(scan);

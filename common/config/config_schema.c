@@ -91,10 +91,10 @@ static json_t *schema_servers(void)
                      "contains", "not", "properties", "weight", "const", 0, "required", "weight");
 }
 
-/* What several keys say together and a schema can still express: a roster of several servers does
- * not say which of them is this node; beyond loopback a secret or certificates are needed, and so
- * they are to encrypt; certificates come with a key and an authority; metrics need both an address
- * and a port. config_check.c has the same rules, and those that a schema cannot express. */
+/* The rules between keys that a schema can express: a roster of several servers does not say which
+ * of them is this node; beyond loopback, and for encryption, a secret or certificates are needed;
+ * certificates come with a key and an authority; metrics need both an address and a port.
+ * config_check.c has the same rules, and those that a schema cannot express. */
 #define LOOPBACK                                                                                   \
     "{\"properties\": {\"address\": {\"pattern\": \"^(127\\\\.[0-9.]+|[Ll][Oo][Cc][Aa][Ll]"        \
     "[Hh][Oo][Ss][Tt]|[0:]*:(0*1|0\\\\.0\\\\.0\\\\.1))$\"}}}"

@@ -36,7 +36,7 @@
 #define NAME_MOST (CONFIG_NAME_BYTES - 1)
 #define ADDRESS_MOST (CONFIG_ADDRESS_BYTES - 1)
 #define PATH_MOST (CONFIG_PATH_BYTES - 1)
-/* What sockaddr_un has room for. */
+/* The longest path that sockaddr_un has room for, in bytes. */
 #define SOCKET_PATH_MOST 107
 /* An endpoint has room for the longest host, ":" and five digits. The parser checks the host's own
  * length. */

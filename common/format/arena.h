@@ -36,8 +36,9 @@
 #define ARENA_MAGIC 0x414c4f4853ull /* "SHOLA" */
 #define ARENA_VERSION 9
 #define ARENA_ALIGNMENT 64 /* of every offset handed over for data */
-/* Of either ring, and a power of two, at least 16. The completion ring has at least twice as many
- * as the submission ring, so that this one has 16 to 32768 and the completion ring 32 to 65536. */
+/* Most entries of the submission or the completion ring. Each number of entries is a power of two,
+ * at least 16. The completion ring has at least twice as many as the submission ring, so that the
+ * submission ring has 16 to 32768 and the completion ring 32 to 65536. */
 #define ARENA_RING_ENTRIES_MAX 65536u
 #define ARENA_LEAST_BYTES (1u << 20)
 
@@ -53,15 +54,16 @@ enum arena_submission_type {
 };
 
 #define ARENA_FLAG_STAGED 1u
-/* Of a COLLECTIVE_SEND: tell when any rank has sent with the tag in `sequence`. At in_offset lie as
- * many u32 as the group has ranks: how many sends with the tag this rank has got from each. The
- * completion's chunk is the rank that has sent one more, or UINT32_MAX: all others have left. */
+/* Flag of a COLLECTIVE_SEND: tell when any rank has sent with the tag in `sequence`. At in_offset
+ * lie as many u32 as the group has ranks: how many sends with the tag this rank has got from each.
+ * The completion's chunk is the rank that has sent one more, or UINT32_MAX: all others have left.
+ */
 #define ARENA_FLAG_ANY 2u
-/* Of an all_reduce: the result goes to out_offset of shared memory number `segment` of the group,
- * instead of to this arena; with ARENA_FLAG_STAGED the chunks come back without a result. */
+/* Flag of an all_reduce: the result goes to out_offset of shared memory number `segment` of the
+ * group, instead of to this arena; with ARENA_FLAG_STAGED the chunks come back without a result. */
 #define ARENA_FLAG_SHARED 4u
-/* Of what travels in shards (collective_in_shards), which has no blocks: the tensor has an
- * identity. */
+/* Flag of a collective that travels in shards (collective_in_shards), and so has no blocks: the
+ * tensor has an identity. */
 #define ARENA_FLAG_IDENTITY 8u
 
 struct arena_submission {
@@ -182,11 +184,11 @@ int arena_format(struct arena *arena, void *base, uint64_t total_bytes, uint32_t
                  struct error *error);
 
 void arena_unmap(struct arena *arena);
-/* Worker: have the memory be this process's own from now on, at the same place and with what is in
- * it: nobody else sees what it writes there, and a process that it forks inherits it as any other.
- * is_mapped: false in a process that was forked without the mapping. What another process writes
- * may still show where this one has written nothing since. Where the system has no room for the
- * mapping, nothing changes. */
+/* Worker: make the memory this process's own from now on, at the same place and with its content:
+ * nobody else sees what this process writes there, and a process that it forks inherits the memory
+ * as any other. is_mapped: false in a process that was forked without the mapping. Where this
+ * process has written nothing since, writes of other processes may still show. Where the system has
+ * no room for the mapping, nothing changes. */
 void arena_make_private(const struct arena *arena, int fd, bool is_mapped);
 
 /* Worker: false when the submission ring is full. */

@@ -20,7 +20,8 @@
  * nearly full. One of 64 KiB is mostly followed by a packet with its rest, which costs every
  * processor on its way as much as a large one. */
 #define BURST_BYTES 62080u
-/* Of fewer pieces one more costs more than the packets. */
+/* Fewest pieces that are made as long as bursts: among fewer pieces, one piece more costs more than
+ * the packets it saves. */
 #define PIECES_WORTH_BURSTS 8u
 
 struct layout_rule layout_rule_single(const struct layout_rule *rule, bool beside_others)
@@ -74,7 +75,7 @@ static bool first_is_empty(const struct layout *layout)
     return layout->shards > layout->parts;
 }
 
-/* Which part of the buffer the shard is, in the buffer's order. */
+/* Return the number of the part that is this shard, in the buffer's order. */
 static uint32_t shard_part(const struct layout *layout, uint32_t shard)
 {
     if (first_is_empty(layout))

@@ -50,8 +50,8 @@
 /* The most chunks of one buffer, and of all buffers of a group that a daemon has under way. */
 #define LAYOUT_MAX_CHUNKS (1u << 22)
 
-/* What a layout depends on besides the buffer: equal for all collectives of one group, made once
- * when the group is opened. */
+/* Everything that a layout depends on besides the buffer: equal for all collectives of one group,
+ * made once when the group is opened. */
 struct layout_rule {
     uint32_t servers;           /* 1..LAYOUT_MAX_SERVERS; those with weight > 0 only */
     const uint32_t *weights;    /* [servers], each 1..LAYOUT_MAX_WEIGHT; owned by the caller */
@@ -86,7 +86,7 @@ struct layout_chunk {
 
 /* The rule for a buffer that goes to one server as one shard. beside_others: other such buffers go
  * to other servers at the same time; then, if the rule has several servers, the chunks are as for
- * two servers. What the new rule refers to is constant. */
+ * two servers. The weights of the new rule are constant memory: nobody frees them. */
 struct layout_rule layout_rule_single(const struct layout_rule *rule, bool beside_others);
 
 /* Whether all weights are the same, so that shards differ by one unit of 64 bytes at the most. */

@@ -1,4 +1,4 @@
-/* Who gives and who gets: the ranks that a collective's data goes between.
+/* The ranks between which a collective's data goes: who gives and who gets.
  *
  * All-reduce, reduce and broadcast travel whole, cut into shards over the servers
  * (common/format/layout.h). The others travel in *blocks*, one for each rank's part, or for each
@@ -51,7 +51,7 @@ bool route_block_valid(enum collective_kind kind, uint32_t root, uint32_t block,
 /* root and block must be valid. */
 struct route route_find(enum collective_kind kind, uint32_t root, uint32_t block, uint32_t ranks);
 
-/* What the block of a send is. */
+/* Meanings that the block of a send can have. */
 enum route_replay { ROUTE_SEND, ROUTE_REPLAY, ROUTE_REPLAY_ASKS };
 enum route_replay route_replay(enum collective_kind kind, uint32_t block, uint32_t ranks);
 /* The block with which rank `to` asks the daemon of rank `from`; 0: a group of `ranks` has too many

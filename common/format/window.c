@@ -6,7 +6,7 @@
 #define PIPELINE_CHUNKS 4u
 #define TURN_CHUNKS 2u /* one that comes, one that is asked for */
 #define LEAD_CHUNKS 8u
-/* Of the default chunk_bytes; the least is what the configuration allows. */
+/* Bounds of the default chunk_bytes; the lower one is the least that the configuration allows. */
 #define CHUNK_MOST_BYTES (256u << 10)
 #define CHUNK_LEAST_BYTES (4u << 10)
 #define CHUNK_UNIT_BYTES 64u
@@ -93,8 +93,9 @@ static uint64_t group_all(uint32_t configured, uint32_t members, uint32_t outsid
     return group_receives(configured, members, outside) + group_sums(configured, members, outside);
 }
 
-/* The most that any group with ranks on this node counts. Of `servers` other ones as many are
- * outside as do not lie on the members; more of them have smaller windows, so all are tried. */
+/* Return the most that any group with ranks on this node counts. `servers` other nodes are servers;
+ * those of them without ranks of the group are outside it. Larger groups have smaller windows, so
+ * all numbers of members and of outside servers are tried. */
 static uint64_t groups_most(count_buffers *count, uint32_t configured, uint32_t nodes,
                             uint32_t servers)
 {

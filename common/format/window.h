@@ -13,25 +13,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a daemon's receives for one group may take, where data.chunk_bytes is left to it. */
+/* Most bytes that a daemon's receives for one group may take, where data.chunk_bytes is left to the
+ * daemon. */
 #define WINDOW_RECEIVE_BYTES (64u << 20)
 
-/* The window between nodes of a group with ranks on `nodes` nodes: beyond 8 it shrinks in
- * proportion, so that a node's buffers hardly grow, to 4 at least (to `configured`, where that is
- * less), which keep the links of a large job full also when a node is late. To an owner that has no
- * ranks of the group it is that of a group of all its nodes and owners. The same on every daemon:
- * `configured` is. */
+/* Return the window between nodes of a group with ranks on `nodes` nodes, in chunks. Beyond 8 nodes
+ * it shrinks in proportion, so that a node's buffers hardly grow, but to 4 at least (or to
+ * `configured`, where that is less): 4 keep the links of a large job full also when a node is late.
+ * The window to an owner that has no ranks of the group is that of a group of all the group's nodes
+ * and owners. All daemons compute the same, because `configured` is the same on all. */
 uint32_t window_chunks(uint32_t configured, uint32_t nodes);
 
 /* How many chunks of one shard of `pieces` chunks a node has under way at once, where the ranks are
  * on several nodes: a quarter, so that small shards do not all leave together, but 4 at the least,
  * which keep all stages busy. */
 uint32_t window_of_shard(uint32_t pieces);
-/* Of what a rank gives to all (all_gather), instead of window_of_shard's: the parts of several
- * other nodes, `others`, share this node's link, so each node's are given its share of
- * window_bytes, but 2 chunks of each part at the least. More would keep what is asked for next
- * behind them. Of its own part a node lends as much, so that none gets far ahead of the slowest,
- * for whom all wait. */
+/* Return how many chunks of one shard of an all_gather a node has under way at once, instead of
+ * window_of_shard's number. The parts of `others` other nodes share this node's link, so each
+ * node's part is given its share of window_bytes, but 2 chunks at the least: more chunks would
+ * delay those that are asked for next. A node lends as much of its own part, so that none gets far
+ * ahead of the slowest, for whom all wait. */
 uint32_t window_of_gathered(uint32_t shard_window, uint32_t window_bytes, uint32_t chunk_bytes,
                             uint32_t others);
 /* How many chunks of `chunk_bytes` the network between a node and an owner is given: window_bytes

@@ -55,7 +55,7 @@ static void get_ask(const uint8_t *bytes, struct wire_ask *ask)
                              .count = get(bytes + 12, 8)};
 }
 
-/* It has fewer bits than its place. */
+/* Read an identity, of 32 bits in a place of 64; false if the upper half is not zero. */
 static bool get_identity(const uint8_t *bytes, struct wire_ask *ask)
 {
     ask->identity = (uint32_t)get(bytes, 4);
@@ -92,7 +92,7 @@ void wire_write_session(uint8_t bytes[WIRE_HEADER_BYTES], uint64_t token, uint64
     wire_put(bytes + AT_RECEIVED, received, 8);
 }
 
-/* What has no meaning yet. */
+/* Whether all bytes of the header that have no meaning yet are zero. */
 static bool rest_is_zero(const uint8_t *message)
 {
     uint64_t any = get(message + AT_GENERATION + 4, 4);

@@ -53,12 +53,14 @@ enum wire_take { WIRE_TAKE_ALL = 0, WIRE_TAKE_UP_TO = 1 };
 /* How a payload is encoded. */
 enum wire_codec { WIRE_CODEC_AS_IS = 0 };
 
-/* Of an identity: a fusion buffer's, which is this bit, the number of the fusion among those of its
- * group in the next 15 bits, and that of the buffer in 16. Without the bit it is the program's. */
+/* Bit of an identity: the identity is that of a fusion buffer. The next 15 bits are the number of
+ * the fusion among those of its group, the last 16 that of the buffer. Without the bit the identity
+ * is the program's. */
 #define WIRE_IDENTITY_FUSION (1u << 31)
 #define WIRE_IDENTITY_FUSION_SHIFT 16
 
-/* What a rank asked for. All ranks of a collective must ask for the same. */
+/* Ask: the collective that a rank has called, with its arguments. All ranks of a collective must
+ * ask for the same. */
 struct wire_ask {
     uint8_t kind;      /* enum collective_kind */
     uint8_t dtype;     /* enum dtype */
@@ -66,8 +68,8 @@ struct wire_ask {
     uint32_t root;     /* rank in the group; 0 where the kind has none */
     uint64_t count;    /* elements, of the block where there is one; or a version, see above */
     uint32_t block;    /* of the collective (common/format/route.h); 0: the collective itself */
-    uint32_t identity; /* of the tensor, by which it is cut (common/format/layout.h); 0: none. Of
-                        * what travels in shards: collective_in_shards */
+    uint32_t identity; /* of the tensor, by which it is cut (common/format/layout.h); 0: none. Only
+                        * collectives that travel in shards have one: collective_in_shards */
 };
 
 struct wire_header {
@@ -112,8 +114,8 @@ int wire_decode_header(const uint8_t *message, size_t length, struct wire_header
 /* One rank's ask in a WIRE_DISAGREE payload: rank u32, then the ask as in a header from offset 44,
  * with zero for the codec, then the identity u64. */
 void wire_encode_rank_ask(uint8_t *bytes, uint32_t rank, const struct wire_ask *ask);
-/* The same back, from a payload of which `length` bytes remain. ERR_PROTOCOL: too few, or a zero
- * byte is not zero. */
+/* Read the rank and the ask from a payload of which `length` bytes remain, the reverse of
+ * wire_encode_rank_ask. ERR_PROTOCOL: the bytes are too few, or one that must be zero is not. */
 int wire_decode_rank_ask(const uint8_t *bytes, size_t length, uint32_t *rank, struct wire_ask *ask);
 
 /* 1 when equal in everything that the kind gives a meaning to. */

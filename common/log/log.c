@@ -97,8 +97,8 @@ static size_t log_prefix(struct log *log, enum log_level level, char *line, size
 }
 
 /* Whether the line, of at most PIPE_BUF bytes, has gone as a whole. A pipe or socket takes all or
- * nothing; of a line that a terminal cuts the rest is lost. What cannot be written for another
- * reason than want of room has nowhere to be reported, and counts as gone. */
+ * nothing; a terminal may cut a line, and the rest of it is lost. A line that cannot be written for
+ * another reason than want of room has nowhere to be reported, and counts as gone. */
 static bool log_put(const struct log *log, const char *line, size_t bytes)
 {
     ssize_t written;

@@ -10,7 +10,8 @@ struct progress {
 };
 
 void progress_open(struct progress *progress);
-/* printf's way. What this process writes to the terminal next must be preceded by an erase. */
+/* Draw a line of progress; the arguments are those of printf. Call progress_erase before this
+ * process writes anything else to the terminal. */
 void progress_draw(const struct progress *progress, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void progress_erase(const struct progress *progress);

@@ -10,8 +10,8 @@
 
 struct buffer_pool;
 
-/* `data` has room for a wire header and a chunk: WIRE_HEADER_BYTES + chunk_bytes. It is aligned to
- * 64 bytes, so the payload behind the header is too. */
+/* Memory for a wire header and a chunk: `data` has room for WIRE_HEADER_BYTES + chunk_bytes. It is
+ * aligned to 64 bytes, so the payload behind the header is too. */
 struct buffer {
     uint8_t *data;
     uint32_t capacity; /* bytes at data */
@@ -23,7 +23,7 @@ struct buffer {
     uint32_t connection; /* free for the user: which of that node's connections it was posted for */
 };
 
-/* What registers a slab's memory with a fabric; both may be NULL. */
+/* Functions that register a slab's memory with a fabric; both may be NULL. */
 struct buffer_pool_io {
     void *context;
     int (*register_slab)(void *context, void *address, size_t bytes, void **registration,

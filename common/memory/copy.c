@@ -38,8 +38,9 @@ void copy_fence(void)
 /* Less than that is no sooner there by string moves. */
 #define STRING_BYTES 2048u
 
-/* False: nothing is copied. AMD's are slow where the two ends lie alike in their pages (glibc's bug
- * 30994). What a sanitizer would not see is left to memcpy. */
+/* Copy with a string move; false: nothing was copied. AMD's string moves are slow where the two
+ * ends lie alike in their pages (glibc's bug 30994). A build with a sanitizer uses memcpy, since
+ * the sanitizer would not see a string move. */
 static bool string_move(void *to, const void *from, size_t bytes)
 {
 #if defined(__x86_64__) && defined(CPU_FEATURE_ACTIVE) && !defined(SHOAL_SANITIZED)

@@ -74,7 +74,8 @@ static int cores_find(struct topology *topology, struct error *error)
     return 0;
 }
 
-/* What hwloc would ask through libraries of other kinds, which load drivers and start threads. */
+/* Components of hwloc that would ask libraries of other kinds, which load drivers and start
+ * threads. */
 static const char *const plugins[] = {"pci", "opencl", "cuda", "nvml", "rsmi", "levelzero", "gl"};
 
 void topology_prepare_environment(void)

@@ -12,9 +12,10 @@
 
 struct topology;
 
-/* Of a daemon, while the process has one thread and before it opens a topology: hwloc loads no
- * plugins (unless HWLOC_PLUGINS_PATH is set), which it would do whether or not they are used. With
- * them come libraries of graphics and XML: 2.7 MiB of resident memory, a twelfth of the start. */
+/* Keep hwloc from loading plugins (unless HWLOC_PLUGINS_PATH is set), which it would do whether or
+ * not they are used. A daemon calls this while the process has one thread and before it opens a
+ * topology. With plugins come libraries of graphics and XML: 2.7 MiB of resident memory, a twelfth
+ * of the start. */
 void topology_prepare_environment(void);
 
 /* Look at this machine or, when `synthetic` is not NULL, at the machine that it describes in

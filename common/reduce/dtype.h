@@ -43,7 +43,7 @@ enum collective_kind {
     COLLECTIVE_REDUCE = 1,
     COLLECTIVE_BROADCAST = 2,
     COLLECTIVE_BARRIER = 3,
-    /* Those from here on travel in blocks: common/format/route.h. */
+    /* The kinds from here on travel in blocks: common/format/route.h. */
     COLLECTIVE_ALL_GATHER = 4,
     COLLECTIVE_REDUCE_SCATTER = 5,
     COLLECTIVE_GATHER = 6,

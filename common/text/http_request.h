@@ -27,8 +27,9 @@ struct http_request {
     char host[HTTP_HOST_BYTES]; /* without port and brackets; "": the client did not say */
 };
 
-/* HTTP_STATUS_OK, with the request; 0: more bytes must come; else what to refuse it with. What
- * comes behind the request is not looked at. */
+/* Parse the request that the bytes begin with. Return HTTP_STATUS_OK, with the request; 0: more
+ * bytes must come; otherwise the status to refuse it with. Bytes behind the request are not looked
+ * at. */
 int http_request_parse(struct http_request *request, const char *bytes, size_t length);
 
 /* Whether nobody on the Internet can have the name for their own: an address, or a name without a

@@ -10,9 +10,10 @@
 
 /* Whether a terminal of this kind, TERM's value or NULL, can erase a line. */
 bool progress_line_can_draw(const char *term);
-/* Draws the text over what is in the line, and goes back to its start: what others write begins
- * there. Of the text, in UTF-8, a character that is not ASCII's or that a terminal acts on becomes
- * "?", and what is wider than `columns` (0: unknown) is left out. Returns how many bytes. */
+/* Write into `bytes` what draws the text over the line and goes back to its start, where the next
+ * text of anybody begins. A character that is not ASCII's or that a terminal acts on becomes "?"
+ * (the text is UTF-8), and what is wider than `columns` (0: unknown) is left out. Return how many
+ * bytes. */
 size_t progress_line_draw(const char *text, unsigned columns, char bytes[PROGRESS_LINE_BYTES]);
 
 #endif

@@ -1,12 +1,11 @@
-/* What the public calls share about collectives and requests. Calls worker/{job,drive,progress} and
- * worker/api/group.h only.
- */
+/* Functions about collectives and requests that the public calls share. Calls
+ * worker/{job,drive,progress} and worker/api/group.h only. */
 #ifndef WORKER_API_COLLECTIVE_H
 #define WORKER_API_COLLECTIVE_H
 
 #include "worker/job/job.h"
 
-/* Who notices that a collective is complete. */
+/* Modes of a start: they say who notices that the collective is complete. */
 enum start_mode {
     START_ASYNC,      /* the caller waits or tests in time */
     START_BACKGROUND, /* the background thread, when it happens */
@@ -20,8 +19,9 @@ int collective_start(struct shoal_group *group, const struct request_ask *ask, e
 void collective_started(struct shoal_job *job, struct shoal_request *request, enum start_mode mode);
 /* Wait for the request with the job's timeout, and free it. A SHOAL_ code. */
 int collective_wait(struct shoal_request *request, struct error *error);
-/* What the public calls do with an ask and its checked blocks (none: NULL, 0), whose priorities it
- * sets; it takes their list, from malloc. A SHOAL_ code; the text is the thread's. */
+/* Do the work of a public call: set the priorities of the ask and of its checked blocks (none:
+ * NULL, 0), and start the collective. The list of blocks, from malloc, is the library's after it.
+ * Return a SHOAL_ code; the text is the thread's. */
 int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
                     uint32_t block_count, struct shoal_request **request);
 

@@ -1,4 +1,4 @@
-/* What a fusion handle is, shared by shoal_fusion.c, shoal_fusion_device.c and
+/* The struct behind a fusion handle, shared by shoal_fusion.c, shoal_fusion_device.c and
  * shoal_fusion_times.c. Calls all below worker/api. */
 #ifndef WORKER_API_FUSION_HANDLE_H
 #define WORKER_API_FUSION_HANDLE_H
@@ -61,7 +61,7 @@ int fusion_enter(const struct shoal_fusion *fusion, struct error *error);
  * step, and what remains of it is sent. ERR_STATE while another thread waits, or the fusion's
  * failure. */
 int fusion_enter_wait(struct shoal_fusion *fusion, struct error *error);
-/* What shoal_fusion_wait does between fusion_enter and job_leave. */
+/* Do the part of shoal_fusion_wait between fusion_enter and job_leave. */
 int fusion_wait(struct shoal_fusion *fusion, int timeout_ms, struct error *error);
 
 /* --- worker/api/shoal_fusion_times.c: the fusion's lock is held, the job's is not */
@@ -84,9 +84,9 @@ int fusion_replan(struct shoal_fusion *fusion, struct error *error);
 
 /* ERR_STATE while a thread is in a step of one of them. */
 int fusion_check_all(struct shoal_job *job, struct error *error);
-/* Those of the job's group of all ranks, on all ranks as in their first step: a newcomer has no
- * other plan, and the loss may have kept the first step's order from some. What they fail with is
- * over, and so is a step that had begun. */
+/* Put all fusions of the job's group of all ranks back to their first step, on every rank: a
+ * newcomer has no other plan, and the loss may have kept the first step's order from some ranks.
+ * Failures of the fusions are over, and so is a step that had begun. */
 void fusion_renew_all(struct shoal_job *job);
 
 /* The next step begins, lock held. */

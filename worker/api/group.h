@@ -1,13 +1,13 @@
-/* What the public calls share about groups. Calls worker/{job,drive} only.
- */
+/* Functions about groups that the public calls share. Calls worker/{job,drive} only. */
 #ifndef WORKER_API_GROUP_H
 #define WORKER_API_GROUP_H
 
 #include "worker/job/job.h"
 
-/* What this thread has set on the group; zeroes when it has set nothing. Lock held. */
+/* Return the settings of this thread for the group; zeroes when it has set nothing. Lock held. */
 struct group_settings group_settings_read(const struct shoal_group *group);
-/* The same to be written to. Lock held. NULL when there is no memory for it. */
+/* Return the settings of this thread for the group, to be written to; NULL when there is no memory
+ * for them. Lock held. */
 struct group_settings *group_settings_write(struct shoal_group *group);
 
 /* Wait until the job, if it goes on by itself just now, has done so, for timeout_ms. ERR_TIMEOUT,

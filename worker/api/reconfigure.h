@@ -1,4 +1,4 @@
-/* What a rank does first in a later generation. */
+/* The first agreement of the ranks in a later generation. */
 #ifndef WORKER_API_RECONFIGURE_H
 #define WORKER_API_RECONFIGURE_H
 

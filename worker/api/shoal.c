@@ -75,7 +75,8 @@ static int shoal_read_rank(int plus_1, const char *what, const char *variable, i
     return code;
 }
 
-/* What is set for shoal goes before what a launcher has set for its own library. */
+/* Return the name of the variable to read: shoal's own if it is set, else that of a launcher's own
+ * library, if there is one. */
 static const char *shoal_variable(const char *own, const char *launchers)
 {
     return launchers && !env_text(own) ? launchers : own;

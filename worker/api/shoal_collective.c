@@ -38,14 +38,14 @@ void collective_started(struct shoal_job *job, struct shoal_request *request, en
     DL_APPEND(job->requests, request);
     if (needs_background(job, request, mode))
         drive_adopt(job, request);
-    /* Who waits at once will drive; else the background thread is told. */
+    /* A caller that waits at once will drive; for the others the background thread is told. */
     drive_notify(job);
 }
 
-/* Submit the checked asks as a new request, which takes the list of blocks, unless that fails. A
- * rank's own part is the caller's to copy where none of it is left in the ask. What waits for the
- * ranks of the node goes to the daemon before, unless this one waits behind it. Lock held before
- * and after, not throughout. */
+/* Submit the checked asks as a new request, which takes the list of blocks, unless that fails.
+ * Where nothing of the rank's own part is left in the ask, the caller copies it. Requests that wait
+ * for the ranks of the node go to the daemon before, unless this one waits behind them. Lock held
+ * before and after, not throughout. */
 static int start(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
                  uint32_t block_count, enum start_mode mode, struct shoal_request **request,
                  struct error *error)
@@ -142,7 +142,7 @@ static void meet_no_more(struct shoal_request *request)
 static void forget_request(struct shoal_job *job, struct shoal_request *request)
 {
     meet_no_more(request);
-    /* Of what is still there all ranks have come, or it waits behind that. */
+    /* Requests that are still at the place have all ranks, or wait behind one that has. */
     if (request->core.state != REQUEST_MEETING ||
         !drive_meet_watch((struct shoal_group *)request->core.group))
         drive_adopt(job, request);
@@ -211,8 +211,8 @@ static int shared_check(const struct shoal_group *group, struct request_ask *ask
     return code;
 }
 
-/* As this thread has set on the group; lock held, so that shared memory that is found here is not
- * given back before the collective uses it. */
+/* Start the collective with what this thread has set on the group; lock held, so that shared memory
+ * that is found here is not given back before the collective uses it. */
 static int start_as_set(struct shoal_group *group, struct request_ask *ask,
                         struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
                         struct shoal_request **request, struct error *error)
@@ -229,7 +229,8 @@ static int start_as_set(struct shoal_group *group, struct request_ask *ask,
     int code = keep_sent(group, ask, blocks, block_count, error);
     if (code == 0 && group->job->shared)
         code = shared_check(group, ask, blocks, block_count, error);
-    /* It keeps the lock where a result is shared. */
+    /* place_look keeps the lock where a result is shared, since such a collective has no place to
+     * meet. */
     if (code == 0)
         place_look(group, ask, blocks, block_count);
     if (code == 0)
@@ -410,7 +411,7 @@ static struct shoal_job *any_job(const struct any_of *any, struct error *error)
     return job;
 }
 
-/* Those that wait for the ranks of their node are left to the background thread, or to the daemon;
+/* Leave requests that wait for the ranks of their node to the background thread, or to the daemon;
  * lock held, not throughout. */
 static int any_leave_meeting(const struct any_of *any, struct error *error)
 {
@@ -504,7 +505,8 @@ int shoal_request_on_complete(shoal_request *request, void (*callback)(void *arg
         pthread_mutex_unlock(&job->lock);
         return error_text_keep(&error);
     }
-    /* One that is complete and not told yet is the driver's: it calls what is set here. */
+    /* A request that is complete and not told yet is the driver's: the driver calls what is set
+     * here. */
     bool complete = request->told;
     request->callback = callback;
     request->callback_argument = argument;

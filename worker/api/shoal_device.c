@@ -25,7 +25,8 @@ struct device_settings {
     const char *pinned_by;
 };
 
-/* As one says it who has not set it. */
+/* Read stream_waits from SHOAL_STREAM_WAITS, or take 0, where the caller has not set it; make it 0
+ * or 1. */
 static int read_stream_waits(struct shoal_device_options *options, struct error *error)
 {
     long long waits = 1;
@@ -72,7 +73,7 @@ static uint64_t whole_end(const struct staging *staging, uint64_t bytes)
     return end;
 }
 
-/* Lock held. As much of the arena as options and daemon allow. */
+/* Limit the pinned memory to as much of the arena as options and daemon allow; lock held. */
 static void limit_pinned(struct shoal_job *job, struct device_settings *settings)
 {
     uint64_t bytes = settings->options.pinned_bytes;
@@ -135,7 +136,8 @@ static void end_opening(struct shoal_job *job, struct device_queue *queue)
     pthread_mutex_unlock(&job->lock);
 }
 
-/* Which limit the driver may have met; "" when none is known that this is over. */
+/* Write into `text` which limit the driver may have met; "" when no limit is known that `bytes`
+ * exceeds. */
 static void explain_limit(uint64_t bytes, char *text, size_t room)
 {
     char size[SIZE_TEXT_BYTES];
@@ -320,7 +322,8 @@ void *shoal_device_stream(shoal_job *job)
     return stream;
 }
 
-/* Of memory in the arena and elsewhere, however many bytes are pinned as its first is. */
+/* Return how many of the bytes, from the first on, are pinned or not as the first one is. The
+ * memory may lie in the arena or elsewhere. */
 static uint64_t pinned_alike(const struct shoal_job *job, const void *memory, uint64_t bytes)
 {
     uint64_t offset = (uintptr_t)memory - (uintptr_t)job->arena.base; /* beyond all, if elsewhere */

@@ -281,7 +281,7 @@ static void release_passed(struct shoal_fusion *fusion, uint32_t number)
     fusion->passed[number] = NULL;
 }
 
-/* The same in every step and on every rank. */
+/* Return the identity of buffer `number`; it is equal in every step and on every rank. */
 static uint32_t buffer_identity(const struct shoal_fusion *fusion, uint32_t number)
 {
     const uint32_t low = (1u << WIRE_IDENTITY_FUSION_SHIFT) - 1;
@@ -368,7 +368,8 @@ int shoal_fusion_ready(shoal_fusion *fusion, size_t index)
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
-/* What has no gradient in this step counts as zero. Lock held. */
+/* End the gathering of this step and send the buffers that are left: a parameter without a gradient
+ * counts as zero. Lock held. */
 static int send_rest(struct shoal_fusion *fusion, struct error *error)
 {
     while (fusion->gathering > 0)
@@ -564,7 +565,8 @@ int fusion_enter_wait(struct shoal_fusion *fusion, struct error *error)
     return code;
 }
 
-/* What was waited for is still to come: only the time had passed, or the job is closed. */
+/* Whether the request that was waited for is still to come: only the time had passed, or the job is
+ * closed. */
 static bool is_under_way(const struct shoal_fusion *fusion)
 {
     if (fusion->phase == PHASE_AGREE)

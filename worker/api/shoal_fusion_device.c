@@ -51,7 +51,7 @@ int shoal_fusion_set_stream(shoal_fusion *fusion, void *stream)
 static int pass_to_stream(struct shoal_fusion *fusion, void *stream, struct error *error)
 {
     struct shoal_job *job = fusion->group->job;
-    /* One that the host has waited for in part has no times. */
+    /* A step that the host has waited for in part has no times. */
     int code = fusion->finished > 0 ? 0 : fusion_times_begin(fusion, stream, error);
     for (uint32_t i = fusion->finished; i < fusion->plan.buffer_count && code == 0; i++) {
         struct shoal_request *request = fusion->requests[i];

@@ -34,7 +34,7 @@ static int compare_starts(const void *a, const void *b)
     return one->start_ns < other->start_ns ? -1 : one->start_ns > other->start_ns;
 }
 
-/* Of a step whose results are all there; nothing of one that has failed. */
+/* Measure a step whose results are all there; a step that has failed has no statistics. */
 static void measure(struct shoal_fusion *fusion, const struct fusion_times *times)
 {
     struct fusion_interval *intervals = calloc(times->count + 1u, sizeof(*intervals));

@@ -164,7 +164,7 @@ static int group_ask_once(struct shoal_job *job, const int *ranks, int count, in
     return code;
 }
 
-/* Likewise, until the answer is about this generation. */
+/* Ask the daemon as group_ask_once does, until the answer is about this generation. */
 static int group_ask(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
                      struct message *answer, struct error *error)
 {
@@ -177,7 +177,8 @@ static int group_ask(struct shoal_job *job, const int *ranks, int count, int tim
     return code;
 }
 
-/* Of this generation: the job does not go on meanwhile. Lock held, and let go of meanwhile. */
+/* Tell the daemon that a group of this generation is closed; the job does not go on meanwhile. Lock
+ * held, and let go of meanwhile. */
 static void group_say_closed(struct shoal_job *job, int32_t number)
 {
     struct message message = {.type = MESSAGE_WORKER_GROUP_CLOSE, .group = number};
@@ -285,7 +286,7 @@ struct group_settings group_settings_read(const struct shoal_group *group)
     return (struct group_settings){0};
 }
 
-/* Those of threads that have nothing set make room for others. */
+/* Whether nothing is set; another thread may then have the entry. */
 static bool settings_unset(const struct group_settings *settings)
 {
     return settings->priority == 0 && settings->identity == 0 && !settings->on_device;

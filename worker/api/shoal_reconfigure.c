@@ -194,7 +194,8 @@ static int reconfigure_rejoin(struct shoal_job *job,
     return code;
 }
 
-/* What is left of the times of the call, which began then. False: nothing. */
+/* Set *left to the options with what is left of their times, for a call that began at began_ns.
+ * False: nothing is left. */
 static bool reconfigure_time_left(const struct shoal_reconfigure_options *options,
                                   uint64_t began_ns, struct shoal_reconfigure_options *left)
 {

@@ -9,8 +9,8 @@
 #include "worker/job/shared.h"
 #include "worker/shoal.h"
 
-/* What the daemon of a rank answers when it is asked what it keeps: as many i64, in this order
- * (doc/protocol/worker.md). */
+/* Numbers that the daemon of a rank answers with when it is asked what it keeps: as many i64, in
+ * this order (doc/protocol/worker.md). */
 enum replay_answer {
     REPLAY_FIRST,
     REPLAY_END,
@@ -108,7 +108,7 @@ static int replay_start(const struct replay *replay, enum start_mode mode,
     return code;
 }
 
-/* What the daemon of a rank keeps. */
+/* Ask the daemon of rank `from` what it keeps, into answers. */
 static int replay_ask(struct shoal_group *group, uint32_t from, uint64_t number,
                       int64_t answers[REPLAY_ANSWERS], struct error *error)
 {
@@ -139,7 +139,7 @@ static int replay_ask(struct shoal_group *group, uint32_t from, uint64_t number,
 
 /* --- finding a daemon ------------------------------------------------------------------------- */
 
-/* What all daemons together have said. */
+/* The answers of all daemons that were asked, together. */
 struct replay_finding {
     bool any, found;
     uint32_t from;
@@ -174,7 +174,8 @@ static int replay_look(struct shoal_group *group, uint32_t from, uint64_t number
     return 0;
 }
 
-/* all: of each rank. Else until one has that number, and the one that had the last first. */
+/* Ask the daemons of the other ranks, first the one that had a result the last time: until one has
+ * that number, or with `all` every one. */
 static int replay_find(struct shoal_group *group, uint64_t number, bool all,
                        struct replay_finding *finding, struct error *error)
 {

@@ -18,7 +18,7 @@
 
 /* --- asking for it ------------------------------------------------------------------------- */
 
-/* Of an answered opening; takes its descriptor. Lock held. */
+/* Map the memory of an answered opening, and take its descriptor. Lock held. */
 static int map_shared(struct shoal_group *group, const struct group_opening *opening,
                       uint64_t bytes, struct shared_memory *made, struct error *error)
 {
@@ -59,7 +59,7 @@ static void give_back(struct shoal_job *job, uint32_t group, uint32_t number)
     job_end_saying(job);
 }
 
-/* What was given for the last generation is nobody's any more. Lock held. */
+/* Drop an answer about the last generation: its memory is nobody's any more. Lock held. */
 static int refuse_old(struct group_opening *opening, struct error *error)
 {
     if (opening->descriptor >= 0)
@@ -91,7 +91,8 @@ static int ask_once(struct shoal_group *group, uint64_t bytes, struct shared_mem
     }
     if (code == 0 && job->losses != losses)
         code = refuse_old(&opening, error);
-    /* It may be asked for again under the same number, as ranks do that have not asked yet. */
+    /* The memory may be asked for again under the same number, by ranks that have asked and by
+     * those that have not yet. */
     if ((refused || code == ERR_AGAIN) && group->shared_count == message.nth + 1)
         group->shared_count = message.nth;
     if (code == 0) {
@@ -103,7 +104,7 @@ static int ask_once(struct shoal_group *group, uint64_t bytes, struct shared_mem
     return code;
 }
 
-/* Likewise, until the answer is about this generation. */
+/* Ask for the memory as ask_once does, until the answer is about this generation. */
 static int ask_for_shared(struct shoal_group *group, uint64_t bytes, struct shared_memory *made,
                           struct error *error)
 {

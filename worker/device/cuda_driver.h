@@ -1,5 +1,5 @@
 /* CUDA's driver interface, as far as this project uses it: the names, the numbers and the layouts
- * that libcuda.so.1 of CUDA 12.0 and later has. So a machine without the CUDA Toolkit builds the
+ * that libcuda.so.1 of CUDA 12.0 and later has. A machine without the CUDA Toolkit thus builds the
  * same program as one with it. Nothing here is linked: the library is loaded at run time.
  *
  * With SHOAL_CUDA_TOOLKIT defined the types and numbers are those of the toolkit's own cuda.h, 12.8
@@ -147,8 +147,8 @@ CUresult cuMemHostRegister(void *memory, size_t bytes, unsigned flags);
 CUresult cuMemHostUnregister(void *memory);
 CUresult cuMemHostGetDevicePointer(CUdeviceptr *address, void *memory, unsigned flags);
 
-/* cuMemcpyBatchAsync in its two forms: it came with CUDA 12.8, and lost a parameter with 13.0. It
- * is found by cuGetProcAddress, since older drivers have none. */
+/* cuMemcpyBatchAsync in its two forms: it came with CUDA 12.8, and lost a parameter with 13.0. The
+ * function is found by cuGetProcAddress, since older drivers have none. */
 typedef CUresult (*cuda_batch_12080)(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes,
                                      size_t count, CUmemcpyAttributes *attributes, size_t *first,
                                      size_t attribute_count, size_t *failed, CUstream stream);

@@ -3,14 +3,14 @@
  * it, waits for all of it, or uses its default stream for work of the library's own.
  *
  * worker/device/device_cuda.c is the one implementation: over CUDA's driver library, loaded at run
- * time; every build has it. What is under way on a device is kept by worker/device/device_queue.h.
+ * time; every build has it. worker/device/device_queue.h keeps what is under way on a device.
  *
- * Calls may come from any thread. Those on the lanes, bells and words come one at a time, which the
- * caller sees to; device_close is the last one. Those for the device's own memory, events, and
- * streams of the caller's may come at any time, and must not hold up the others, since a stream
- * that is full blocks who adds to it until it goes on. Streams are the framework's handles
- * (CUstream, which cudaStream_t is too; NULL is its default stream). Every call that fails sets a
- * text with the driver's function, its words and the device. The code calls common/base.
+ * Calls may come from any thread. The caller makes calls on the lanes, bells and words one at a
+ * time; device_close is the last one. Calls for the device's own memory, events, and streams of the
+ * caller's may come at any time, and must not hold up the others, since a stream that is full
+ * blocks a thread that adds to it until it goes on. Streams are the framework's handles (CUstream,
+ * which cudaStream_t is too; NULL is its default stream). Every call that fails sets a text with
+ * the driver's function, its words and the device. The code calls common/base.
  */
 #ifndef WORKER_DEVICE_DEVICE_H
 #define WORKER_DEVICE_DEVICE_H
@@ -30,7 +30,8 @@
 /* The two streams of copies, one for each copy engine. */
 enum device_lane { DEVICE_OUT, DEVICE_IN, DEVICE_LANES };
 
-/* What rings: a lane, a gate for streams of the caller's, or the end of all waits for words. */
+/* Bells: one for each lane, for each gate for streams of the caller's, and for the end of all waits
+ * for words. */
 enum device_bell {
     DEVICE_BELL_OUT = DEVICE_OUT,
     DEVICE_BELL_IN = DEVICE_IN,
@@ -53,7 +54,8 @@ struct device;
  * ERR_SYSTEM. */
 int device_open(struct device **device, int number, const char *library, int wake_fd,
                 struct error *error);
-/* Nothing may be under way. What the driver refuses to give back is the driver's. */
+/* Close the device; nothing may be under way. Resources that the driver refuses to give back stay
+ * the driver's. */
 void device_close(struct device *device);
 
 int device_number(const struct device *device);
@@ -89,7 +91,7 @@ int device_copy_on(struct device *device, void *stream, const struct device_copy
 /* Put zeroes onto a stream of the caller's. */
 int device_zero_on(struct device *device, void *stream, void *memory, uint64_t bytes,
                    struct error *error);
-/* What comes onto the stream next waits for the event as it was last recorded. */
+/* Make work that comes onto the stream next wait for the event as it was last recorded. */
 int device_follow_on(struct device *device, void *stream, void *event, struct error *error);
 /* Wait until what is on the stream is done. */
 int device_finish_on(struct device *device, void *stream, struct error *error);
@@ -116,7 +118,8 @@ int device_copy(struct device *device, enum device_lane lane, const struct devic
 void device_settle(struct device *device);
 /* Copies were begun whose end the driver does not tell any more: a device that has failed for good
  * answers every call at once, with its error, whether its copy engines have come to an end or not.
- * What they may write to must stay as it is until the process ends; so must the device. */
+ * The memory that they may write to must stay as it is until the process ends; so must the device.
+ */
 bool device_copies_lost(const struct device *device);
 
 /* Ring the bell when the event has occurred: one event for a bell at a time. A device that has
@@ -126,7 +129,7 @@ int device_ring_after(struct device *device, unsigned bell, void *event, struct 
 /* The bells, as bits, that have rung since the last call: for these the event has occurred. */
 uint32_t device_rung(struct device *device);
 
-/* One of the words; the host writes it, streams wait until (int32_t)(word - value) >= 0. */
+/* Return one of the words; the host writes it, streams wait until (int32_t)(word - value) >= 0. */
 _Atomic uint32_t *device_word(struct device *device, uint32_t index);
 /* Make the stream wait for the value in word number `index`. event: one that is free, and is free
  * again afterwards. On an error the stream may wait all the same. */

@@ -6,10 +6,10 @@
  * shares a hardware queue with it, is never in front of the copies that it waits for. Host
  * functions, which hold up what comes after them, go onto streams that carry nothing else.
  *
- * Streams of one priority share hardware queues, few, or one (CUDA_DEVICE_MAX_CONNECTIONS). So
- * bells have other priorities than callers' streams: behind one that waits for a word, the bell for
- * a copy that it waits for could not ring; and bells that wait for callers' streams would hold up
- * others. Nor do they have that of the copies, or of each other.
+ * Streams of one priority share hardware queues, few, or one (CUDA_DEVICE_MAX_CONNECTIONS). Bells
+ * have other priorities than callers' streams: behind one that waits for a word, the bell for a
+ * copy that it waits for could not ring; and bells that wait for callers' streams would hold up
+ * others. Each kind of bell has its own priority, below that of copies.
  */
 #include "worker/device/device.h"
 
@@ -68,8 +68,8 @@
 #define TEXT(name) #name
 #define SYMBOL(name) TEXT(name)
 
-/* What host functions are given. It may outlive the device, and goes with its last reference; a
- * device that has failed does not call its functions any more, and then it stays. */
+/* Argument of host functions. It may outlive the device, and goes with its last reference; a device
+ * that has failed does not call its functions any more, and then it stays. */
 struct bells {
     atomic_uint references;
     _Atomic uint32_t rung;
@@ -233,8 +233,7 @@ static int find_device(struct device *device, struct error *error)
         memcpy(&device->copy_batch_13000, &found, sizeof(found));
     else if (version >= 12080 && (found = look_up(device, "cuMemcpyBatchAsync", 12080)))
         memcpy(&device->copy_batch_12080, &found, sizeof(found));
-    /* Those of 32 bits have no attribute of their own; where there are some of 64, there are both.
-     */
+    /* A device that can wait for words of 64 bits can for those of 32, which have no attribute. */
     int wide_operations = 0;
     if (CALL(device, error, cuDeviceGetAttribute, &wide_operations,
              CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device->id) < 0)
@@ -667,7 +666,7 @@ _Atomic uint32_t *device_word(struct device *device, uint32_t index)
     return &device->words[index];
 }
 
-/* So that it is known when the stream has come past its wait and the words may go. */
+/* Let the bell of the waits tell when the stream has come past its wait, and the words may go. */
 static int follow_wait(struct device *device, void *stream, void *event, struct error *error)
 {
     int code = CALL(device, error, cuEventRecord, event, stream);

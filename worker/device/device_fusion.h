@@ -1,6 +1,6 @@
-/* What fusion buffers on a device need: gradients of the caller's gathered into a buffer and
- * results written back, in batches, on the caller's stream; memory of the device for the buffers.
- * Calls device.h, worker/fusion and common/base. */
+/* Fusion buffers on a device: the code gathers gradients of the caller's into a buffer and writes
+ * results back, in batches, on the caller's stream, and allocates memory of the device for the
+ * buffers. Calls device.h, worker/fusion and common/base. */
 #ifndef WORKER_DEVICE_DEVICE_FUSION_H
 #define WORKER_DEVICE_DEVICE_FUSION_H
 
@@ -39,9 +39,9 @@ int device_fusion_gather(const struct device_fusion *fusion, const struct plan *
 /* Put onto the stream what writes the buffer's results back into the gradients. */
 int device_fusion_scatter(const struct device_fusion *fusion, const struct plan *plan,
                           const struct plan_buffer *buffer, void *stream, struct error *error);
-/* What is on the stream by now ends a step. */
+/* End a step with the work that is on the stream by now. */
 int device_fusion_end(struct device_fusion *fusion, void *stream, struct error *error);
-/* What comes onto the stream next comes behind the end of the last step. */
+/* Make work that comes onto the stream next come behind the end of the last step. */
 int device_fusion_follow(const struct device_fusion *fusion, void *stream, struct error *error);
 /* The memory is used for another plan of the same parameters: it is zeroed, but gradients that lie
  * in it (own: there are some) move to their offsets in the new plan. They go through as much memory

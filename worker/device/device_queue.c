@@ -138,7 +138,7 @@ void device_queue_give_back(struct device_queue *queue, struct device_arrival *a
     DL_APPEND(queue->spare_arrivals, arrival);
 }
 
-/* It waits at a gate. */
+/* Let the arrival wait at a gate. */
 static void arrive(struct device_queue *queue, struct device_arrival *arrival, unsigned gate,
                    uint64_t now_ns)
 {

@@ -1,5 +1,5 @@
-/* What is under way between a device and the arena: requests that wait for their streams, copies,
- * and the words that streams of the caller's wait for.
+/* Everything that is under way between a device and the arena: requests that wait for their
+ * streams, copies, and the words that streams of the caller's wait for.
  *
  *   stream --event--> gate --> progress: slots --> copies out, and later in --> word --> stream
  *
@@ -8,17 +8,17 @@
  * event can only depend on requests that were asked for before it, so the oldest at every gate is
  * never behind what waits for it.
  *
- * The driver is asked as little as can be. Of each bell one ring is asked for at a time, for the
- * oldest event behind it; when it has rung, that event has occurred, and what comes before it on
- * its stream: no query is needed. Copies out are followed by an event each, since what they bring
- * goes on at once. A copy in gets one, and a ring, only when something waits for its end
+ * The library asks the GPU's driver as little as can be. Each bell is asked to ring once at a time,
+ * for the oldest event behind it; when it has rung, that event and everything before it on its
+ * stream have occurred: no query is needed. Copies out are followed by an event each, since their
+ * data goes on at once. A copy in gets one, and a ring, only when something waits for its end
  * (progress_copy_awaited, or memory is short); else the next event of the lane tells of it too. A
  * device that has failed need not ring: without one, each lane and gate is looked at every
  * DEVICE_LOOK_NS, by a query.
  *
- * Copies that are due together go in one flight. Of flights out of the device only
- * DEVICE_FLIGHTS_OUT are under way: one is carried out and the next is there when it ends; what
- * comes later, with a higher priority perhaps, waits for no more.
+ * Copies that are due together go in one flight. Only DEVICE_FLIGHTS_OUT flights out of the device
+ * are under way: one is carried out and the next is there when it ends; a later copy, perhaps of a
+ * higher priority, waits for these alone.
  *
  * Streams of the caller's may be full, and go on only when the driver does: nothing is put onto
  * them with the job's lock held. The caller holds it around every call; the copies of one request

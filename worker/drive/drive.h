@@ -1,12 +1,12 @@
-/* Who drives a job: the role of the driver, and waiting.
+/* The role of the driver of a job, and waiting.
  *
- * One thread at a time has the role of the driver: it reads completions and the socket, copies,
- * and sleeps in poll on the completion doorbell, the socket and the wake descriptor. A thread that
+ * One thread at a time has the role of the driver: it reads completions and the socket, copies, and
+ * sleeps in poll on the completion doorbell, the socket and the wake descriptor. A thread that
  * waits takes the role when it is free, so that a wait costs one wake-up and no switch between
  * threads; the background thread takes it while there are requests that nobody may be waiting for
  * and that need something done (large ones, callbacks, the completions descriptor). With neither,
  * nobody drives: small requests are with the daemon by then, and their results wait in the arena.
- * What the ranks of the node do alone (drive_meet.h) needs no driver.
+ * Collectives that the ranks of the node do alone (drive_meet.h) need no driver.
  *
  * Calls worker/{job,device,progress,request}, and in this room every file below it:
  *
@@ -57,7 +57,7 @@ bool drive_claim(struct shoal_job *job);
  * it needs it; lock held. */
 void drive_release(struct shoal_job *job);
 
-/* What there is to do now, up to a limit, as the driver if there is none; lock held. For
+/* Do what there is to do now, up to a limit, as the driver if there is none; lock held. For
  * shoal_test. */
 void drive_poll(struct shoal_job *job);
 

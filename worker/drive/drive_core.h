@@ -16,7 +16,8 @@ int drive_core_now(void);
 /* Whether this rank is to look for a better core than this one now: for some time others were last
  * seen on it, none of them with a higher number. Lock held. */
 bool drive_core_is_left(struct shoal_job *job, const struct meeting *meeting, int core);
-/* Which of those on which it may run have fewer other ranks than this one; false: none. */
+/* Set *better to the cores of `may` on which fewer other ranks were last seen than on this one;
+ * false: there is none. */
 bool drive_core_better(const struct meeting *meeting, int core, const cpu_set_t *may,
                        cpu_set_t *better);
 /* Move this thread to one of these, and let it run wherever it might before. Lock not held. */

@@ -1,6 +1,6 @@
-/* What the job's driver does for a device (worker/device/device_queue.h), and the end of the device
- * with the job. The job's lock is held around all calls, and let go of by those that say so. A
- * device that fails takes its rank out of the job: the other ranks hear that it is gone.
+/* The work of the job's driver for a device (worker/device/device_queue.h), and the end of the
+ * device with the job. The job's lock is held around all calls, and let go of by those that say so.
+ * A device that fails takes its rank out of the job: the other ranks hear that it is gone.
  *
  * Calls worker/{device,progress,job} and drive_tell.h.
  */
@@ -46,8 +46,8 @@ bool drive_device_land(struct shoal_job *job);
  * time. The lock is let go of meanwhile. */
 void drive_device_settle(struct shoal_job *job);
 /* After drive_device_settle, when no call is under way any more: let streams come past their waits,
- * for a bounded time. What the device may still write to then, or a stream look at, stays as long
- * as the process (job->device_stuck). The lock is let go of meanwhile. */
+ * for a bounded time. Memory that the device may still write to then, or that a stream may look at,
+ * stays as long as the process (job->device_stuck). The lock is let go of meanwhile. */
 void drive_device_stop(struct shoal_job *job);
 
 #endif

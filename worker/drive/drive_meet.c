@@ -29,7 +29,8 @@
 /* A round to which all have come waits so long for a rank before the daemon hears of it, and so
  * long again. */
 #define HELD_MS 1000u
-/* Who begins to wait before this rank has made more turns, or within so long, waits at once. */
+/* A caller that begins to wait before this rank has made more turns than SOON_TURNS, or within
+ * SOON_NS, counts as one that waits at once. */
 #define SOON_TURNS 2u
 #define SOON_NS 100000u
 
@@ -71,8 +72,9 @@ static struct meeting_ask meeting_ask_of_request(const struct request *core)
     return meeting_ask_of(&core->ask, core->asked, core->asked_count);
 }
 
-/* Of the buffers of an ask or a block: whether one lies outside of the arena, and none between two
- * elements. What lies in the arena takes less time through the daemon, which copies none of it. */
+/* Whether no buffer of an ask or a block begins between two elements; *outside is set if one lies
+ * outside of the arena. Buffers in the arena take less time through the daemon, which copies none
+ * of them. */
 static bool passes_well(const struct shoal_job *job, const struct request_ask *ask, bool *outside)
 {
     uint64_t element_bytes = dtype_bytes(ask->dtype), bytes = ask->count * element_bytes;
@@ -144,7 +146,7 @@ bool drive_meet_takes_own(const struct shoal_group *group, const struct request_
     return ask->kind == COLLECTIVE_ALL_GATHER && meeting_in_pieces(&wanted, group->size);
 }
 
-/* What the rank sends: by block, or whole. */
+/* Collect the memory that the rank sends: by block, or whole. */
 static void collect_sends(const struct shoal_group *group, const struct request *core,
                           const void *send[MEETING_RANKS_MAX])
 {
@@ -196,7 +198,9 @@ static void lead(struct shoal_group *group)
 static void tell_others(const struct shoal_group *group, enum meeting_verdict verdict)
 {
     const struct shoal_job *job = group->job;
-    /* As many help as there are cores; each may be bound to its own. One may be our own thread. */
+    /* This rank and those that it wakes are as many as the cores; each may be bound to its own
+     * core. One more wakes if our own thread sleeps there, and may be woken in place of another
+     * rank. */
     if (verdict == MEETING_SUMS)
         wake(&group->place.meeting,
              (job->cores > 1 ? job->cores : job->local_size) - 1 + (job->gate ? 1 : 0));
@@ -204,7 +208,7 @@ static void tell_others(const struct shoal_group *group, enum meeting_verdict ve
         wake(&group->place.meeting, INT_MAX);
 }
 
-/* Those that wait come to the place one after the other, as far as it lets them. */
+/* Bring the requests that wait to the place, one after the other, as far as it lets them. */
 static void come_on(struct shoal_group *group)
 {
     const void *send[MEETING_RANKS_MAX];
@@ -315,8 +319,8 @@ static void note_hold(struct shoal_group *group)
                                   .said_ns = now_ns};
 }
 
-/* What has become of the first of those that wait. MEETING_OPEN: it still waits. now: no longer
- * than for those that reduce. */
+/* Return the verdict on the first of the requests that wait. MEETING_OPEN: it still waits. With
+ * `now` it waits no longer than for the ranks that reduce. */
 static enum meeting_verdict look(struct shoal_group *group, bool now)
 {
     struct place *place = &group->place;
@@ -336,8 +340,8 @@ static enum meeting_verdict look(struct shoal_group *group, bool now)
     return verdict;
 }
 
-/* Those that wait, one after the other, as far as that goes; nobody is told. with_callbacks: else
- * only to the first that has one. */
+/* Settle the requests that wait, one after the other, as far as that goes; nobody is told. Without
+ * with_callbacks, stop at the first that has a callback. Return whether none waits any more. */
 static bool settle(struct shoal_group *group, bool now, bool with_callbacks)
 {
     struct request *core;
@@ -404,9 +408,9 @@ bool drive_meet_settle_others(struct shoal_group *group)
     return !all;
 }
 
-/* The background thread is to look after a request that nobody may be waiting for. What passes in
- * pieces needs this rank to the end: it does at once, unless the caller waited for the last one as
- * soon as it had begun. */
+/* Have the background thread look after a request that nobody may be waiting for. A collective that
+ * passes in pieces needs this rank to the end: then the thread begins at once, unless the caller
+ * waited for the last one as soon as it had begun. */
 static void keep(struct shoal_group *group, const struct request *core)
 {
     struct shoal_job *job = group->job;
@@ -517,7 +521,7 @@ static bool spin_at(const struct meeting *meeting, uint64_t round)
     return false;
 }
 
-/* As sleep_at, awake at first. */
+/* Wait as sleep_at does, awake at first. */
 static void pause_at(const struct meeting *meeting, uint64_t round, uint32_t gate,
                      uint64_t until_ns)
 {
@@ -589,7 +593,7 @@ bool drive_meet_watch(struct shoal_group *group)
 bool drive_meet_stand_by(struct shoal_job *job, uint64_t until_ns)
 {
     struct shoal_group *group = job->watched;
-    /* One is enough: each that sleeps there has to be woken. */
+    /* One thread at the place is enough: each that sleeps there has to be woken. */
     if (!group || !group->core.meeting || attended(group))
         return false;
     struct meeting meeting = group->place.meeting;
@@ -646,7 +650,8 @@ uint64_t drive_meet_keep(struct shoal_job *job)
             drive_meet_watch(group);
         }
     }
-    /* Those, and of which drive_tell_quietly did not tell. */
+    /* Tell of the requests that are complete now, and of those of which drive_tell_quietly did not
+     * tell. */
     if (job->progress.completed)
         drive_tell(job);
     if (job->progress.completed)

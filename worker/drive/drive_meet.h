@@ -1,6 +1,6 @@
 /* Collectives that the ranks of a node do alone (worker/meeting): coming to the place, waiting
- * there, and what becomes of a request that has. What does not meet within MEET_MS goes to the
- * daemon.
+ * there, and what becomes of the requests. A collective that does not meet within MEET_MS goes to
+ * the daemon.
  *
  * The job's lock is held on entry to each of these. Calls worker/{job,progress,meeting}.
  */
@@ -16,14 +16,15 @@
  * is so large that it passes in pieces, that takes less time than through the daemon. */
 bool drive_meet_fits(const struct shoal_group *group, const struct request_ask *ask,
                      const struct request_ask *blocks, uint32_t block_count);
-/* Whether it may meet, as far as this rank knows: besides, the group has a place, and nothing of
- * the group is under way but what waits there: it comes behind that. What passes in pieces needs a
- * thread: the caller's, if it waits at once (waiting), or the background thread. */
+/* Whether the collective may meet, as far as this rank knows: it fits, the group has a place, and
+ * nothing of the group is under way but requests that wait at the place, behind which this one
+ * comes. A collective that passes in pieces needs a thread: the caller's, if the caller waits at
+ * once (waiting), or the background thread. */
 bool drive_meet_may(const struct shoal_group *group, const struct request_ask *ask,
                     const struct request_ask *blocks, uint32_t block_count, bool waiting);
 /* Whether a rank has its own part, as the others' parts, out of the place, if the collective may
- * meet: it was put there for the others, and is still in a cache. If it does not meet the rank's
- * part is copied when it goes to the daemon. Else its caller copies it. */
+ * meet: it was put there for the others, and is still in a cache. If the collective does not meet,
+ * the rank's part is copied when it goes to the daemon. False: the caller copies its own part. */
 bool drive_meet_takes_own(const struct shoal_group *group, const struct request_ask *ask,
                           const struct request_ask *blocks, uint32_t block_count);
 /* Begin the request, which may meet, at the group's place; then it may be complete, wait for the
@@ -39,10 +40,11 @@ bool drive_meet_waits_for(const struct shoal_group *group, uint32_t *rank);
 void drive_meet_decline(struct shoal_group *group);
 /* Look after the requests that wait at the group's place, if any. True: none does any more. */
 bool drive_meet_settle(struct shoal_group *group);
-/* The same in a call that is to call nobody back; those that have a callback are let alone. */
+/* Look after the requests as drive_meet_settle does, in a call that is to call nobody back; the
+ * first that has a callback, and those behind it, are left alone. */
 bool drive_meet_settle_quietly(struct shoal_group *group);
-/* Those with a callback too, and they go to the daemon unless all ranks have come; it calls nobody
- * back either. */
+/* Look after all requests at the group's place, also those that have a callback, and call nobody
+ * back; they go to the daemon unless all ranks have come. */
 bool drive_meet_settle_now(struct shoal_group *group);
 /* Around a thread's wait for one that waits at the group's place; meanwhile the background thread
  * need not. At the end the group may be closed. */

@@ -14,7 +14,7 @@
 
 /* For so long the others are waited for when they live and do not ask: they are stopped. */
 #define STRAGGLERS_MS 5000
-/* Of a group that is not one of this generation: no daemon's number. */
+/* Number of a group that is not open in this generation; no daemon gives it. */
 #define NO_NUMBER UINT32_MAX
 
 /* A collective of the library's own, and what it is about. */
@@ -103,7 +103,7 @@ static int resume_end(struct resume *resume, struct resume_collective *one, stru
     return code;
 }
 
-/* Those that are used on. */
+/* Count the groups that are used on, but for that of all ranks. */
 static uint64_t resume_own_groups(const struct shoal_job *job)
 {
     uint64_t count = 0;
@@ -195,8 +195,8 @@ static int resume_by_identity(const void *a, const void *b)
     return first < second ? -1 : first > second;
 }
 
-/* Which groups all their ranks have open, in the order in which they were opened. What number a
- * group has had may be another's now. */
+/* List the groups that all their ranks have open, in the order in which they were opened, and bury
+ * the others. A group forgets its number, which may be another's now. */
 static void resume_list_groups(struct resume *resume)
 {
     struct shoal_job *job = resume->job;
@@ -278,8 +278,8 @@ static bool resume_has_room(const struct resume *resume, uint32_t taken, uint32_
            (sent - taken < MESSAGE_GROUPS_WAITED_FOR_MAX && ranks <= MESSAGE_RANKS_WAITED_FOR_MAX);
 }
 
-/* As many at once as the daemon lets a rank wait for. All ranks have them in the same order, so the
- * first that is not open yet all its ranks ask for. */
+/* Open the listed groups, as many at once as the daemon lets a rank wait for. All ranks have them
+ * in the same order, so all ranks of the first group that is not open yet ask for it. */
 static int resume_open_groups(struct resume *resume, struct error *error)
 {
     struct shoal_job *job = resume->job;
@@ -360,7 +360,8 @@ static int resume_agree(struct resume *resume, struct error *error)
     return code;
 }
 
-/* What is begun anew sends what it sent before. Only the driver takes requests out of the list. */
+/* Restore the data of collectives that are begun anew: they send what they sent before. Only the
+ * driver takes requests out of the list, so the list stays while the lock is let go of. */
 static void resume_restore(struct shoal_job *job, const struct resume_collective *one)
 {
     const struct request *whole = one->group->core.kept;
@@ -453,8 +454,8 @@ static void resume_give_up(struct shoal_job *job)
     pthread_mutex_lock(&job->lock);
 }
 
-/* What the requests fail with. As long as the daemon listens the program may ask for another
- * generation, whatever this rank lacked for this one. */
+/* Set *error to what the requests fail with. While the daemon listens the program may ask for
+ * another generation, whatever this rank lacked for this one. */
 static void resume_explain(const struct shoal_job *job, int code, struct error *error)
 {
     if (code == ERR_AGAIN || code == ERR_LOST) {

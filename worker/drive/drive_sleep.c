@@ -70,7 +70,8 @@ static uint64_t say_transfers_wait(struct shoal_job *job, uint64_t now_ns)
     return again_ns;
 }
 
-/* What happened until the deadline, or at once when something has been found already: 0. */
+/* Wait until something happens or the deadline, but not when something has been found already.
+ * Return what ppoll does, with `pollers` filled, or 0. */
 static int drive_wait_for_news(struct shoal_job *job, struct pollfd *pollers, uint64_t deadline_ns)
 {
     bool connected = !job->daemon_gone;

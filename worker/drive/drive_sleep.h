@@ -7,8 +7,8 @@
 
 /* The driver: until something has come, or the deadline. */
 void drive_sleep(struct shoal_job *job, uint64_t deadline_ns);
-/* Of a job that goes on by itself, with no driver: until the daemon says something (true), the
- * background thread has something to do, or the deadline. */
+/* Wait, in a job that goes on by itself and has no driver, until the daemon says something (true),
+ * the background thread has something to do, or the deadline. */
 bool drive_listen_until(struct shoal_job *job, uint64_t deadline_ns);
 
 #endif

@@ -1,7 +1,6 @@
-/* Who is told what: the daemon, a sleeping driver, the background thread, and everybody who waits.
- * The job's lock is held around all calls. The lowest file of worker/drive: calls worker/job,
- * worker/device, worker/progress and worker/request only.
- */
+/* Telling the daemon, a sleeping driver, the background thread, and everybody who waits. The job's
+ * lock is held around all calls. The lowest file of worker/drive: calls worker/job, worker/device,
+ * worker/progress and worker/request only. */
 #ifndef WORKER_DRIVE_DRIVE_TELL_H
 #define WORKER_DRIVE_DRIVE_TELL_H
 
@@ -25,13 +24,13 @@ void drive_wake(struct shoal_job *job);
 /* The background thread is to notice this request's completion when it happens. */
 void drive_adopt(struct shoal_job *job, struct shoal_request *request);
 
-/* As the driver: tell everybody of the requests that are complete now. The lock is let go of while
+/* Tell everybody, as the driver, of the requests that are complete now. The lock is let go of while
  * callbacks are called. */
 void drive_tell(struct shoal_job *job);
-/* The same in a call that is to call nobody back: where that is due the background thread does it
- * (drive_meet_keep). */
+/* Tell everybody as drive_tell does, in a call that is to call nobody back: where a callback is
+ * due, the background thread tells (drive_meet_keep). */
 void drive_tell_quietly(struct shoal_job *job);
-/* As the driver: fail everything, tell everybody. */
+/* Fail everything, as the driver, and tell everybody. */
 void drive_fail(struct shoal_job *job, const struct error *error);
 
 #endif

@@ -1,5 +1,6 @@
-/* What is kept of a thread: the text of its last failed call, and which thread it is. The library's
- * only mutable data that belongs to no handle, as errno does not either. Calls common/base. */
+/* Data kept for each thread: the text of its last failed call, and a mark that tells it from other
+ * threads. This is the library's only mutable data that belongs to no handle, as errno belongs to
+ * none. Calls common/base. */
 #ifndef WORKER_JOB_ERROR_TEXT_H
 #define WORKER_JOB_ERROR_TEXT_H
 

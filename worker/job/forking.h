@@ -1,9 +1,10 @@
 /* The process keeps a list of its open jobs, for its forks and its end.
  *
  * A forked child has none of a job's descriptors: they are closed in it before fork returns there.
- * Else the daemon would see a rank's end only with that of its last child. Of the arena the child
- * has a private copy where memory of shoal_alloc is alive, and else no mapping, so it cannot write
- * into its parent's gradients. A child that was made by a bare system call keeps what it inherits.
+ * Otherwise the daemon would see a rank's end only when its last child ends. The child has a
+ * private copy of the arena where memory of shoal_alloc is alive, and else no mapping of it, so it
+ * cannot write into its parent's gradients. A child that was made by a bare system call keeps what
+ * it inherits.
  *
  * When the process exits soon after a call of the exiting thread failed, with a job open, the
  * daemon is told that call's error: the other ranks then read why this one is gone.

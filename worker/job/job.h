@@ -1,8 +1,8 @@
-/* What the opaque handles of worker/shoal.h are. Internal to the library.
+/* The structs behind the opaque handles of worker/shoal.h. Internal to the library.
  *
  * One lock a job guards everything below it, for short sections only. One thread at a time has the
- * role of the driver (worker/drive/drive.h). Requests are counted: one reference is
- * the caller's, one the library's until the request is complete.
+ * role of the driver (worker/drive/drive.h). Requests are counted: one reference is the caller's,
+ * one the library's until the request is complete.
  *
  * Calls worker/{device,progress,request}, client.h, shared.h and common/.
  */
@@ -47,7 +47,7 @@ struct shoal_request {
     struct shoal_request *called_next; /* callbacks to be called */
 };
 
-/* What a thread has set for the collectives that it starts on a group. */
+/* Settings of one thread for the collectives that it starts on a group. */
 struct group_settings {
     pthread_t thread;
     uint64_t mark; /* of the thread; when it now has another, the one that set this is gone */
@@ -273,8 +273,8 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
 /* Free everything but memory of shoal_alloc that has not been given back. Nothing may be using the
  * job any more. */
 void job_destroy(struct shoal_job *job);
-/* Give a piece of memory back; with the last one of a job that is closed goes what is left of it.
- * What is no piece is ignored. `lock` is not held. */
+/* Give a piece of memory back; with the last one of a job that is closed, the rest of the job goes.
+ * Memory that is no piece is ignored. `lock` is not held. */
 void job_free(struct shoal_job *job, const void *memory);
 
 /* ERR_STATE in a forked child, which must not use its parent's job; ERR_INVALID for NULL. */
@@ -338,7 +338,7 @@ void job_forget_lists(struct shoal_job *job);
 /* Take the doorbell that came with `joined`, in place of the last one; lock held, unless nobody
  * else has the job. ERR_PROTOCOL: none came. */
 int job_take_bell(struct shoal_job *job, struct error *error);
-/* What the daemon said about this rank. */
+/* Keep what the daemon said about this rank. */
 void job_set_place(struct shoal_job *job, const struct message *joined);
 /* Where the group's ranks meet is given back; lock held. */
 void job_forget_place(struct shoal_group *group);
@@ -348,9 +348,9 @@ void job_leave_place(struct place_memory *memory);
 /* Free a group that has no incomplete request; lock held. */
 void job_remove_group(struct shoal_job *job, struct shoal_group *group);
 
-/* What a wait asks: whether the struct shoal_request is complete; lock held. */
+/* Condition of a wait: whether the struct shoal_request is complete; lock held. */
 bool job_request_complete(const void *request);
-/* Of a complete request: 0, or its failure with the words. */
+/* Return 0 for a complete request, or its failure with the words. */
 int job_request_result(const struct shoal_request *request, struct error *error);
 /* Drop a reference; lock held. */
 void job_release_request(struct shoal_job *job, struct shoal_request *request);

@@ -49,7 +49,8 @@ void pairing_write_numbers(const struct shoal_group *group, uint32_t tag, uint64
     }
 }
 
-/* What a request has found is there, unless this rank has got it otherwise meanwhile. */
+/* Begin the receive of a request for which a sender was found; ask again if this rank has got that
+ * send otherwise meanwhile. */
 static int pairing_found(struct shoal_job *job, struct request *core, struct error *error)
 {
     struct shoal_request *request = (struct shoal_request *)core;

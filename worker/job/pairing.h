@@ -1,4 +1,4 @@
-/* What pairs a send with a receive: its number. Sends from one rank of a group to another with one
+/* The pairing of sends with receives, by number. Sends from one rank of a group to another with one
  * tag are counted on both sides, and so are receives: send number n meets receive number n.
  *
  * A receive from any rank has no number before a sender has been found. The daemon is told how many

@@ -34,7 +34,7 @@ int job_check_rejoin(const struct shoal_job *job, struct error *error)
     return 0;
 }
 
-/* What the daemon still says about the old generation is left unread. */
+/* Whether the message is about the old generation: such messages are left unread. */
 static bool rejoin_is_old(const struct message *message, enum message_type wanted)
 {
     switch (message->type) {
@@ -70,7 +70,7 @@ static int rejoin_poll(struct shoal_job *job, uint64_t deadline_ns, struct error
     return 0;
 }
 
-/* As client_wait, but no longer than until the job is closed. */
+/* Wait for the next message as client_wait does, but no longer than until the job is closed. */
 static int rejoin_receive(struct shoal_job *job, struct message *answer, uint64_t deadline_ns,
                           struct error *error)
 {
@@ -335,7 +335,8 @@ int job_rejoin(struct shoal_job *job, const struct rejoin_ask *ask, struct error
         code = rejoin_settle(job, ask, &joined, error);
         message_clear(&joined);
     }
-    /* Else it has ended the connection, or is not to use it any more. */
+    /* After any other error the daemon has ended the connection, or the job is not to use it any
+     * more. */
     job->daemon_gone = code < 0 && !rejoin_is_no(ask, code);
     if (job->daemon_gone)
         job->restart_ms = 0;

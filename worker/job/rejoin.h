@@ -13,8 +13,8 @@ int job_check_rejoin(const struct shoal_job *job, struct error *error);
 struct rejoin_ask {
     int timeout_ms, stragglers_ms;
     int least_ranks, wait_ms; /* 0: with those that are left and wait by then */
-    /* Only if no rank is lost, and all ask so: ranks, groups and requests stay what they are, held
-     * by progress_take_back. Else no request is incomplete, and job_check_rejoin was 0. */
+    /* True only if no rank is lost, and all ask so: ranks, groups and requests stay what they are,
+     * held by progress_take_back. False: no request is incomplete, and job_check_rejoin was 0. */
     bool whole;
 };
 

@@ -18,7 +18,8 @@ int shared_refuse(const struct shoal_job *job, const char *name, const void *mem
 bool shared_in_use(const struct shared_memory *shared);
 /* Unmap the piece and free it. The daemon is not told. */
 void shared_unmap(struct shoal_job *job, struct shared_memory *shared);
-/* The same with all pieces of the group; NULL: of the job. */
+/* Unmap and free all pieces of the group, or of the job if group is NULL. The daemon is not told.
+ */
 void shared_free_all(struct shoal_job *job, const struct shoal_group *group);
 
 #endif

@@ -70,7 +70,7 @@ static bool launcher_is_there(const struct launcher *launcher)
            number_text_parse(text, 0, SLURM_STEPS_MOST, &step, NULL) == 0;
 }
 
-/* What makes a long name one of its own is at its end. */
+/* Set the job's name; of a long name the end is kept, which tells it from others. */
 static void launched_set_job(struct launched *launched, const char *name)
 {
     size_t length = name ? strlen(name) : 0, most = sizeof(launched->job) - 1;

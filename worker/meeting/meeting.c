@@ -20,7 +20,7 @@ bool meeting_fits(const struct meeting_ask *ask, uint32_t size)
 
 /* --- the last to come ---------------------------------------------------------------------- */
 
-/* What the rank sends to the round. */
+/* Return where the rank's data for the round lies in the place. */
 static uint8_t *data_of(const struct meeting *meeting, const struct meeting_ask *ask, uint32_t rank,
                         uint64_t index)
 {
@@ -31,7 +31,7 @@ static uint8_t *data_of(const struct meeting *meeting, const struct meeting_ask 
     return parts * meeting_part_bytes(ask) <= sizeof(slot->few) ? slot->few : slot->data;
 }
 
-/* The same of all ranks, from element `first` on. */
+/* Find the data of all ranks, from element `first` on. */
 static void data_of_all(const struct meeting *meeting, const struct meeting_ask *ask,
                         uint64_t index, uint64_t first, const void *in[MEETING_RANKS_MAX])
 {
@@ -39,7 +39,7 @@ static void data_of_all(const struct meeting *meeting, const struct meeting_ask 
         in[i] = data_of(meeting, ask, i, index) + first * dtype_bytes(ask->dtype);
 }
 
-/* Where it is reduced to, if the last to come does that. */
+/* Return where the result lies, if the last to come reduces. */
 static uint8_t *result_of(const struct meeting *meeting, const struct meeting_ask *ask,
                           uint64_t index)
 {
@@ -47,13 +47,14 @@ static uint8_t *result_of(const struct meeting *meeting, const struct meeting_as
                                                 : meeting->place->result;
 }
 
-/* Of two ranks each sums, and has the result where it wants it. More would sum too often. */
+/* Whether the last to come reduces for all. Each of two ranks sums for itself, and has the result
+ * where it wants it; more than two would sum too often. */
 static bool last_reduces(const struct meeting *meeting, const struct meeting_ask *ask)
 {
     return ask->kind == COLLECTIVE_ALL_REDUCE && meeting->size > 2;
 }
 
-/* `count` elements from `first` on, into the place. */
+/* Sum `count` elements from `first` on, into the place. */
 static void sum_range(const struct meeting *meeting, const struct meeting_ask *ask, uint64_t index,
                       uint64_t first, uint64_t count)
 {
@@ -148,7 +149,8 @@ static enum meeting_verdict conclude(struct meeting *meeting, uint64_t index, ui
 
 /* --- coming and going ---------------------------------------------------------------------- */
 
-/* Of a round to which not all have come, or of which all have and which has not ended. */
+/* Translate the state of a round that not all have come to, or that all have come to and that has
+ * not ended. */
 static enum meeting_verdict verdict_of(uint64_t state)
 {
     switch (state) {

@@ -1,7 +1,7 @@
-/* Who has come to a round, or that it is void.
+/* The arrivals at a round: who has come, or that the round is void.
  *
- * More than two ranks count it in the round's word, and each says in its own slot that it has come,
- * for those that wonder who is late. Two need no word in common, which both would have to fetch
+ * More than two ranks count in the round's word, and each says in its own slot that it has come, so
+ * that others can see who is late. Two ranks need no word in common, which both would have to fetch
  * from the other's core one after the other: each says in its own slot, beside what it brings, that
  * it has come, and finds out for itself that the other has and asks for the same.
  *
@@ -9,8 +9,8 @@
  *                          \______-> round, void: it will not come, said by itself or by the other
  *
  * When both have come neither can change that: the round has met, or they ask for different things,
- * and it is void. It is void, too, when one word says so, or is of a later round, to which its rank
- * goes on from a void one. Then the other cannot come to it. */
+ * and it is void. The round is void, too, when one word says so, or is of a later round, to which
+ * its rank goes on from a void one. Then the other cannot come to it. */
 #include <string.h>
 
 #include "worker/meeting/meeting_private.h"
@@ -39,7 +39,7 @@ static uint64_t advance(_Atomic uint64_t *at, uint64_t round, bool comes, uint64
     return next;
 }
 
-/* What a rank says in its own slot. */
+/* Return the word in the rank's own slot, in which it says that it has come. */
 static _Atomic uint64_t *said_by(const struct meeting *meeting, uint32_t rank, uint64_t index)
 {
     return &meeting_slot_of(meeting, rank, index)->word;
@@ -95,8 +95,8 @@ static uint64_t pair_arrived(const struct meeting *meeting, uint64_t index, uint
     return meeting_in_pieces(meeting_own_ask(meeting, index), 2) ? 2 : MEETING_STATE_MET;
 }
 
-/* What passes in pieces is begun by one of the two, in the round's word, and has met when that says
- * so. */
+/* Return the state of a round of two ranks. One of them begins a round that passes in pieces, in
+ * the round's word, which then says when it has met. */
 static uint64_t pair_state(const struct meeting *meeting, uint64_t index, uint64_t round)
 {
     uint64_t arrived = pair_arrived(meeting, index, round);
@@ -120,7 +120,8 @@ static uint64_t pair_come(const struct meeting *meeting, uint64_t index, uint64_
     return begins ? 2 : 1;
 }
 
-/* Who has come says that the other will not, and who has not says so of itself. */
+/* Refuse a round of two ranks: a rank that has come says that the other will not, and one that has
+ * not come says so of itself. */
 static uint64_t pair_refuse(const struct meeting *meeting, uint64_t index, uint64_t round)
 {
     bool came = has_come(meeting, index, round, meeting->rank);

@@ -1,17 +1,17 @@
-/* Large collectives, which pass through the place in pieces. What only moves data streams
- * (meeting_stream.c).
+/* Large collectives, which pass through the place in pieces. A collective that only moves data
+ * streams (meeting_stream.c).
  *
- * To reduce, every rank makes the same turns. In turn t it puts what it sends of piece t into the
- * half t % 2 of its part, reduces what is its own of piece t - 1, and takes what others have
- * reduced of piece t - 2 from the half of that piece. It makes the next turn when all have made
- * this one: what it reads then is there, and what it overwrites has been read.
+ * To reduce, every rank makes the same turns. In turn t it puts its data of piece t into the half
+ * t % 2 of its part, reduces its own of piece t - 1, and takes what others have reduced of piece
+ * t - 2 from the half of that piece. The rank makes the next turn when all have made this one: the
+ * data that it reads then is there, and all have read the data that it overwrites.
  *
  *   turn               0        1        2        3
  *   piece 0           put     reduce    take
  *   piece 1                    put     reduce    take
  *
- * Of an all_reduce and a reduce, which all reduce for all, a piece is cut into a share for each
- * rank. Of a reduce_scatter it is a range of every part, and nobody takes.
+ * In an all_reduce and a reduce all ranks reduce for all, and a piece is cut into a share for each
+ * rank. In a reduce_scatter a piece is a range of every part, and nobody takes.
  */
 #include <assert.h>
 #include <string.h>
@@ -19,12 +19,12 @@
 #include "common/memory/copy.h"
 #include "worker/meeting/meeting_private.h"
 
-/* What a rank puts for another of a piece, at most: several fit into a core's cache, and to wait
- * for the others takes little of a turn. */
+/* Most bytes that a rank puts for another in one piece: several blocks fit into a core's cache, and
+ * waiting for the others takes little of a turn. */
 #define BLOCK_BYTES (UINT64_C(512) << 10)
 
-/* What more than two ranks bring to an all_reduce at once is no more: pieces, which stay in a
- * core's cache from one end to the other, take less time. */
+/* Most bytes that more than two ranks together bring to an all_reduce at once. Larger ones take
+ * less time in pieces, which stay in a core's cache from one end to the other. */
 #define SUMMED_BYTES (UINT64_C(2) << 20)
 
 /* How an ask is cut; counts in elements. */
@@ -35,7 +35,7 @@ struct pieces {
     bool shares; /* all reduce for all */
 };
 
-/* What of a piece a rank reduces for all, or a range of every part. */
+/* Range of elements: the part of a piece that a rank reduces for all, or a range of every part. */
 struct range {
     uint64_t first, count;
 };
@@ -113,8 +113,8 @@ bool meeting_is_behind(const struct meeting *meeting, uint32_t rank)
 
 /* --- ranges ---------------------------------------------------------------------------------- */
 
-/* Of a piece: the rank's share, or the same range of every part. Shares are equal, but for the last
- * piece's, in whole lines. */
+/* Return the range of a piece: the rank's share, or the same range of every part. Shares are equal,
+ * except in the last piece, and in whole lines. */
 static struct range range_of(const struct pieces *pieces, const struct meeting_ask *ask,
                              uint64_t piece, uint32_t rank, uint32_t size)
 {
@@ -182,7 +182,7 @@ static void reduce(const struct meeting *meeting, const struct pieces *pieces,
         meeting_sum(meeting, ask, in, range.count, out, outputs);
 }
 
-/* What others have reduced. */
+/* Take the shares that others have reduced. */
 static void take_shares(const struct meeting *meeting, const struct pieces *pieces,
                         const struct meeting_ask *ask, uint64_t piece, void *const recv[])
 {

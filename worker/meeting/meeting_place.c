@@ -112,7 +112,7 @@ void meeting_copy(void *to, const void *from, uint64_t bytes, uint64_t result_by
         memcpy(to, from, bytes);
 }
 
-/* What the ranks would have submitted: each the whole, or its blocks. */
+/* Count the bytes that the ranks would have submitted: each the whole, or its blocks. */
 static uint64_t submitted_bytes(const struct meeting *meeting, const struct meeting_ask *ask)
 {
     enum collective_kind kind = (enum collective_kind)ask->kind;
@@ -122,8 +122,9 @@ static uint64_t submitted_bytes(const struct meeting *meeting, const struct meet
     return parts * meeting_part_bytes(ask);
 }
 
-/* Only who ends the round writes the counts, before it comes to another, or of two ranks the first:
- * so the words order one such after another. Others may have gone on by then. */
+/* Count the round. Only the rank that ends it writes the counts, before it comes to another; with
+ * two ranks rank 0 does: so the words order one write after another. Others may have gone on by
+ * then. */
 void meeting_count(const struct meeting *meeting, const struct meeting_ask *ask)
 {
     struct place_counts *counts = &meeting->place->counts;
@@ -158,7 +159,7 @@ void meeting_sleep(const struct meeting *meeting, bool begins)
 
 bool meeting_ring(const struct meeting *meeting)
 {
-    /* Who says so later than this looks for the verdict afterwards, and finds it. */
+    /* A rank that says so after this load looks for the verdict afterwards, and finds it. */
     if (atomic_load(&meeting->place->sleepers) == 0)
         return false;
     atomic_fetch_add(&meeting->place->gate, 1);

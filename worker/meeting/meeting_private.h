@@ -1,4 +1,5 @@
-/* What the files of worker/meeting share. Each calls those above it in this list, and none below:
+/* The declarations that the files of worker/meeting share. Each file calls those above it in this
+ * list, and none below:
  *
  *   meeting_sums.c      sums of what lies in the place, in rank order
  *   meeting_place.c     the memory: whose part is where; what has met is said, and counted
@@ -13,7 +14,8 @@
 #include "common/format/place.h"
 #include "worker/meeting/meeting.h"
 
-/* What a rank brings to a round. Of what is not small the data lies in one of the halves. */
+/* Slot: the data that a rank brings to a round. Data that is not small lies in one of the halves.
+ */
 struct meeting_slot {
     _Alignas(64) _Atomic uint64_t word; /* whether it has come (meeting_arrivals.c) */
     struct meeting_ask ask;
@@ -28,7 +30,8 @@ struct meeting_word {
     _Alignas(64) _Atomic uint64_t word;
 };
 
-/* Of a rank's stream, how many pieces it has put; and how many it has taken of all. */
+/* Progress of a rank's stream: how many pieces it has put, and how many it has taken of every
+ * rank's. */
 struct meeting_stream {
     _Alignas(64) _Atomic uint64_t put;
     _Atomic uint64_t taken;
@@ -52,9 +55,9 @@ struct meeting_place {
     /* How many each rank has made, of the last such round that it has come to. */
     _Alignas(64) _Atomic uint64_t turns_of[MEETING_RANKS_MAX];
     struct meeting_stream streams[MEETING_RANKS_MAX];
-    /* Of each rank the core that it last ran on, and 1; 0: not known. Written when it changes. */
+    /* For each rank the core that it last ran on, plus 1; 0: not known. Written when it changes. */
     _Alignas(64) _Atomic uint32_t cores[MEETING_RANKS_MAX];
-    /* What the last to come has reduced, of the small ones and of others. */
+    /* Results of the last to come: of small rounds in `results`, of others in `result`. */
     _Alignas(64) uint8_t results[MEETING_SLOTS][MEETING_SLOT_BYTES];
     _Alignas(64) uint8_t result[MEETING_AT_ONCE_BYTES];
     uint8_t parts[]; /* of each rank: its slots, and two halves */
@@ -86,10 +89,10 @@ static inline bool meeting_is_pair(const struct meeting *meeting)
 
 /* --- meeting_sums.c */
 
-/* The elements that `in` has for each rank, in rank order, into the outputs. */
+/* Reduce the elements that `in` has for each rank, in rank order, into the outputs. */
 void meeting_sum(const struct meeting *meeting, const struct meeting_ask *ask, const void *in[],
                  uint64_t count, void *out[], unsigned outputs);
-/* The same into one output, which need not be aligned to the elements. */
+/* Reduce as meeting_sum does into one output, which need not be aligned to the elements. */
 void meeting_sum_to(const struct meeting *meeting, const struct meeting_ask *ask, const void *in[],
                     uint64_t count, uint8_t *to);
 
@@ -99,7 +102,7 @@ void meeting_sum_to(const struct meeting *meeting, const struct meeting_ask *ask
 uint64_t meeting_part_bytes(const struct meeting_ask *ask);
 /* Whether what a rank sends fits into a slot. */
 bool meeting_is_small(const struct meeting_ask *ask, uint32_t size);
-/* What the rank brings to the round that meets after `index` others. */
+/* Return the rank's slot for the round that meets after `index` others. */
 struct meeting_slot *meeting_slot_of(const struct meeting *meeting, uint32_t rank, uint64_t index);
 /* One half of the rank's data, 0 or 1. */
 uint8_t *meeting_half(const struct meeting *meeting, uint32_t rank, uint64_t half);
@@ -127,7 +130,7 @@ enum meeting_verdict meeting_stream_move(struct meeting *meeting, uint64_t round
 
 /* --- meeting_pieces.c */
 
-/* All ranks have come to the round, and may begin. Of one rank, once. */
+/* Begin a round that passes in pieces, to which all ranks have come. One rank calls this, once. */
 void meeting_pass(const struct meeting *meeting, uint64_t round);
 /* This rank comes to a round that passes in pieces, and is to make all its turns. */
 void meeting_turns_begin(struct meeting *meeting, const struct meeting_ask *ask);
@@ -140,22 +143,23 @@ bool meeting_is_behind(const struct meeting *meeting, uint32_t rank);
 
 /* --- meeting_arrivals.c
  *
- * A state is how many have come, MEETING_STATE_VOID or MEETING_STATE_MET. As many as there are
- * ranks: all have, and it has not ended: somebody compares what they ask for, or reduces, or it
- * passes in pieces. Of two ranks only that, and it is 1 until one of them has begun it. */
+ * A state is how many ranks have come, MEETING_STATE_VOID or MEETING_STATE_MET. If the state is the
+ * number of ranks, all have come, and the round has not ended: somebody compares the asks, or
+ * reduces, or the round passes in pieces. With two ranks the state 2 only means that it passes in
+ * pieces; the state is 1 until one of them has begun it. */
 
 /* Whether all ranks, which have come to the round, ask for the same. */
 bool meeting_asks_agree(const struct meeting *meeting, uint64_t index);
-/* Whether it is void before this rank comes to it; of two ranks this one may have to say so. */
+/* Whether the round is void before this rank comes to it; one of two ranks may have to say so. */
 bool meeting_is_refused(const struct meeting *meeting, uint64_t index, uint64_t round);
-/* This rank has put what it brings into its slot, and comes. Its state then; as many as there are
- * ranks: this one was the last. */
+/* Come to the round; this rank has put what it brings into its slot. Return the state after it; the
+ * number of ranks: this one was the last. */
 uint64_t meeting_come(const struct meeting *meeting, uint64_t index, uint64_t round);
 /* The state of a round that this rank has come to. */
 uint64_t meeting_state(const struct meeting *meeting, uint64_t index, uint64_t round);
-/* It is void, unless all have come; its state then. */
+/* Make the round void, unless all have come; return the state after it. */
 uint64_t meeting_refuse(const struct meeting *meeting, uint64_t index, uint64_t round);
-/* The next of this rank is void, whether it has come to it or not; so are all up to `last`. */
+/* Make the next round of this rank void, whether it has come to it or not, and all up to `last`. */
 void meeting_depart(struct meeting *meeting, uint64_t last);
 
 #endif

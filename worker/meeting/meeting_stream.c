@@ -2,21 +2,22 @@
  *
  * A rank's part of the place is a ring of some blocks. It puts piece k of what it sends into block
  * k % blocks when all have taken piece k - blocks, and takes piece k of the others when all have
- * put it. So a rank may be a ring ahead in putting, and a piece is read soon after it was written,
- * while it is in a core's cache. Somebody can always go on: who has put least can put, unless that
- * is a ring ahead of who has taken least, or all; then that one can take.
+ * put it. A rank may thus be a ring ahead in putting, and a piece is read soon after it was
+ * written, while it is in a core's cache. Somebody can always go on: the rank that has put least
+ * can put, unless it has put all or is a ring ahead of the rank that has taken least; then the
+ * latter can take.
  *
- * A piece is the same range of every part. Who does not send has put all pieces when it comes, and
- * who does not receive has taken all.
+ * A piece is the same range of every part. A rank that does not send has put all pieces when it
+ * comes, and one that does not receive has taken all.
  */
 #include <string.h>
 
 #include "common/memory/copy.h"
 #include "worker/meeting/meeting_private.h"
 
-/* A ring, at most. */
+/* Most blocks of a ring. */
 #define BLOCKS_MOST 8u
-/* What a rank puts of a piece for another, or for all, at most; twice as much where there is no
+/* Most bytes that a rank puts of a piece for another, or for all; twice as many where there is no
  * root, and all send to all. */
 #define BLOCK_BYTES (UINT64_C(64) << 10)
 
@@ -68,7 +69,7 @@ void meeting_stream_begin(struct meeting *meeting, const struct meeting_ask *ask
 
 /* --- who can go on --------------------------------------------------------------------------- */
 
-/* This rank's own are its own: what others could write is no index. */
+/* A rank's own counts are read from its own memory: what others could write is no index. */
 static uint64_t put_by(const struct meeting *meeting, uint32_t rank)
 {
     return rank == meeting->rank ? meeting->stream.put
@@ -81,7 +82,7 @@ static uint64_t taken_by(const struct meeting *meeting, uint32_t rank)
                                  : atomic_load(&stream_of(meeting, rank)->taken);
 }
 
-/* Of all ranks the least that one has put, and that one has taken. */
+/* Least that any rank has put, and least that any rank has taken. */
 struct least {
     uint64_t put, taken;
 };

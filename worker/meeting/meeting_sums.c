@@ -4,14 +4,15 @@
 
 #include "worker/meeting/meeting_private.h"
 
-/* What is summed at once for a caller whose memory is not aligned. */
+/* Bytes that are summed at once for a caller whose memory is not aligned. */
 #define UNALIGNED_BYTES 4096u
 
 _Static_assert(MEETING_RANKS_MAX <= REDUCE_MAX_INPUTS, "one pass reduces all");
 
 /* The caller may round as it likes, or flush subnormals; the daemon does not. */
 #if defined(__x86_64__)
-/* Of what <fenv.h> knows kernels use this alone; the rest takes as long as a small collective. */
+/* Value of the one register of <fenv.h> that kernels use; to save the rest takes as long as a small
+ * collective. */
 #define MXCSR_DEFAULT 0x1f80u
 
 typedef unsigned arithmetic;

@@ -24,8 +24,8 @@ const int MPIABI_THREAD_SINGLE = 0, MPIABI_THREAD_FUNNELED = 1, MPIABI_THREAD_SE
 #define HAS_LEFT " has left job "
 #define IS_GONE " is gone"
 
-/* Read: the job is used. Write: it is opened or closed. Who closes goes before those that come to
- * use it. */
+/* The process's job. The lock is held for reading while the job is used, for writing while it is
+ * opened or closed. A thread that closes goes before those that come to use the job. */
 static struct {
     pthread_rwlock_t lock;
     shoal_job *job;

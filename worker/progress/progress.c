@@ -179,7 +179,8 @@ int progress_meet(struct progress *progress, struct progress_group *group,
                   uint32_t rank, struct request *request, struct error *error)
 {
     assert(!group->requests && !progress->failed && !group->failed);
-    /* What meets is not cut; but what may be too many chunks for the daemon is refused now. */
+    /* A collective that meets need not be cut; a larger one is cut all the same, so that one with
+     * too many chunks for the daemon is refused now. */
     if (ask->count * dtype_bytes(ask->dtype) <= group->rule.chunk_bytes) {
         request_init_uncut(request, ask, rank);
     } else {
@@ -497,8 +498,9 @@ static void fail_request(struct progress *progress, struct request *request,
     progress_complete(progress, request, error, now_ns);
 }
 
-/* What somebody else waited for in vain is lost to us. A request that failed with ERR_TIMEOUT would
- * be taken for one that its caller may go on to wait for. */
+/* Set *failure to the error, with ERR_LOST for ERR_TIMEOUT: what somebody else waited for in vain
+ * is lost to this rank, and a request that failed with ERR_TIMEOUT would be taken for one that its
+ * caller may go on to wait for. */
 static void failure_set(struct error *failure, const struct error *error)
 {
     *failure = *error;

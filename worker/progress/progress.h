@@ -69,8 +69,8 @@ _Static_assert(PROGRESS_OUT_MAX + PROGRESS_TRACED_LEAST < PROGRESS_RING_ENTRIES_
 /* All ranks of a node have no more staged where the job is on one node, and nothing waits for a
  * network: it stays in the cache that the cores share, from the copy in to the copy out. */
 #define PROGRESS_NODE_STAGED_BYTES (16u << 20)
-/* What a receive has got is copied out of the arena in pieces of this, between other work; so is,
- * from a device, what is sent. */
+/* Bytes of the pieces in which data of a receive is copied out of the arena, and data of a send out
+ * of a device, between other work. */
 #define PROGRESS_COPY_BYTES (1u << 20)
 #define PROGRESS_COPIES_MAX 4u /* of one send or receive under way at once on a device */
 /* Progress moves a request on a device in so many parts, where each is worth a copy and the pool
@@ -79,7 +79,7 @@ _Static_assert(PROGRESS_OUT_MAX + PROGRESS_TRACED_LEAST < PROGRESS_RING_ENTRIES_
  * and 5 n calls of the device's driver and a few: 5 parts cost at most 40. */
 #define PROGRESS_PARTS 5u
 
-/* What progress needs of a group. Owned by the caller; zeroed, then number and rule set, then
+/* A group as far as progress needs it. Owned by the caller; zeroed, then number and rule set, then
  * progress_group_add. */
 struct progress_group {
     uint32_t number; /* the daemon's */
@@ -95,7 +95,7 @@ struct progress_group {
     uint64_t first_failed; /* failed: the first collective that has, of all, met or not */
     bool failed;
     struct error failure; /* failed: what every further request fails with */
-    /* Of a job that goes on by itself: */
+    /* Only in a job that goes on by itself: */
     struct request *kept; /* the program's collectives that have not been told, oldest first */
     uint64_t next_index;  /* of the program's collectives, over all generations */
     uint64_t stable;      /* those with a smaller sequence are */
@@ -139,8 +139,8 @@ struct progress {
     struct error failure;       /* failed: why */
 };
 
-/* Of `bytes` from `offset` of the arena, how many are pinned, or not, as the first one is: GPUs'
- * drivers refuse a copy of memory that is pinned in part. */
+/* Return how many of `bytes` from `offset` of the arena are pinned, or not, as the first one is:
+ * GPUs' drivers refuse a copy of memory that is pinned in part. */
 uint64_t progress_pinned_alike(const struct progress *progress, uint64_t offset, uint64_t bytes);
 
 /* A copy for the caller to make. */
@@ -213,10 +213,10 @@ int progress_transfer(struct progress *progress, struct progress_group *group,
 int progress_any(struct progress *progress, struct progress_group *group,
                  const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
                  uint64_t numbers_offset, struct request *request, struct error *error);
-/* A receive from any rank for which a sender was found: any_source has sent more than the numbers
- * say. NULL: there is none. Of the group's receives with one tag it is the oldest, whichever of
- * them it was that looked. The caller calls progress_any_found or progress_any_again for it at
- * once. */
+/* Return a receive from any rank for which a sender was found: any_source has sent more than the
+ * numbers say. NULL: there is none. The receive is the oldest of the group's with one tag,
+ * whichever of them it was that looked. The caller calls progress_any_found or progress_any_again
+ * for it at once. */
 struct request *progress_next_matched(struct progress *progress);
 /* The request goes on as a receive from the rank that was found, with this number. */
 void progress_any_found(struct progress *progress, struct request *request, uint32_t block,
@@ -280,7 +280,7 @@ bool progress_doorbell_due(struct progress *progress);
 /* The driver: complete everything with this error, and refuse what comes later. The first failure
  * stays. */
 void progress_fail(struct progress *progress, const struct error *error, uint64_t now_ns);
-/* The same for one group. */
+/* The driver: complete everything of one group with this error, as progress_fail does for all. */
 void progress_fail_group(struct progress *progress, struct progress_group *group,
                          const struct error *error, uint64_t now_ns);
 

@@ -1,5 +1,5 @@
-/* Requests on a device, in parts: a slot of the pool holds several chunks. Those of one shard lie
- * together in the caller's buffer, and so they do in the slot: a row for each shard, of as many
+/* Requests on a device, in parts: a slot of the pool holds several chunks. The chunks of one shard
+ * lie together in the caller's buffer, and also in the slot: a row for each shard, of as many
  * places as it has chunks there at the most.
  *
  *   chunks 8..15 of 2 shards:   | 8 10 12 14 | 9 11 13 15 |

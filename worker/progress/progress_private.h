@@ -1,4 +1,5 @@
-/* What the files of worker/progress share. Each calls those above it in this list, and none below:
+/* The declarations that the files of worker/progress share. Each file calls those above it in this
+ * list, and none below:
  *
  *   progress_keep.c      results that are told when they are stable; the end of a collective
  *   progress_parts.c     what a slot of several chunks holds: requests on a device, in parts
@@ -23,13 +24,14 @@ static inline bool progress_is_transfer(const struct request *request)
 
 /* The collective is complete: its whole and all blocks are over, and no device copies for it. */
 void progress_complete_whole(struct progress *progress, struct request *whole, uint64_t now_ns);
-/* Likewise, but of a job that goes on by itself it is complete when its result is stable. */
+/* End a collective as progress_complete_whole does, but in a job that goes on by itself only when
+ * its result is stable. */
 void progress_end_whole(struct progress *progress, struct request *whole, uint64_t now_ns);
 /* The program's new collective is one that has not been told. */
 void progress_keep(struct progress_group *group, struct request *whole);
-/* One that is kept is over, well or not. */
+/* Complete a kept collective, which is over, well or not. */
 void progress_tell_kept(struct progress *progress, struct request *whole, uint64_t now_ns);
-/* Those that are stable now. */
+/* Complete the kept collectives whose results are stable now. */
 void progress_tell_stable(struct progress *progress, struct progress_group *group, uint64_t now_ns);
 /* All that are left fail: they have a result that may not be stable, or are held. */
 void progress_fail_kept(struct progress *progress, struct progress_group *group,

@@ -15,7 +15,7 @@ void progress_leave_queue(struct request **queue, struct request *request)
     DL_DELETE2(*queue, request, queue_prev, queue_next);
 }
 
-/* What it is counted among. */
+/* Return the counter of the kind of request that this is. */
 static uint32_t *submit_count(struct progress *progress, const struct request *request)
 {
     if (request->any)
@@ -245,11 +245,11 @@ uint8_t *progress_slot_memory(const struct progress *progress, const struct stag
     return progress->arena->base + slot->offset;
 }
 
-/* Of those that wait for slots; NULL: none does. */
+/* Return the oldest of the requests that wait for slots; NULL: none does. */
 static struct request *stage_oldest(const struct progress *progress)
 {
     struct request *oldest = progress->to_stage, *request;
-    /* Of one priority, the first: the usual case. */
+    /* All have one priority, the usual case: the first is the oldest. */
     if (!oldest || oldest->queue_prev->ask.priority == oldest->ask.priority)
         return oldest;
     DL_FOREACH2(progress->to_stage, request, queue_next)
@@ -364,8 +364,9 @@ struct staging_slot *progress_next_slot(struct progress *progress)
     return NULL;
 }
 
-/* The daemon gets a request's chunks in their order. Those without an element need no copy, but go
- * behind what a device is still copying. */
+/* Whether the slot's chunk, if it had no copy, would overtake others. The daemon gets a request's
+ * chunks in their order: a chunk without an element needs no copy, but goes behind those that a
+ * device is still copying. */
 static bool stage_would_overtake(const struct progress *progress, const struct staging_slot *slot)
 {
     return slot->request->ask.on_device && staging_fills_others(&progress->staging, slot);

@@ -98,7 +98,7 @@ struct request *progress_next_matched(struct progress *progress)
     }
     if (oldest == found)
         return found;
-    /* It takes what this one has found, and this one looks on instead of it. */
+    /* The oldest takes what this one has found, and this one looks on instead of it. */
     uint32_t source = found->any_source;
     uint64_t numbers_offset = found->numbers_offset;
     found->state = oldest->state;

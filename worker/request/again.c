@@ -20,7 +20,7 @@ static void span_add(struct span *span, const void *buffer, uint64_t bytes)
         span->end = first + bytes;
 }
 
-/* What travels: a collective itself has no data when it is in blocks. */
+/* Return how many bytes travel: a collective itself has no data when it is in blocks. */
 static uint64_t ask_bytes(const struct request_ask *ask)
 {
     if (ask->kind == COLLECTIVE_BARRIER || (route_in_blocks(ask->kind) && ask->block == 0))
@@ -34,7 +34,7 @@ static bool ask_sends(const struct request_ask *ask, uint32_t rank)
     return ask_bytes(ask) > 0 && route_sends(&route, rank);
 }
 
-/* What comes back in a broadcast are the root's own bits. */
+/* Whether the result overwrites what was sent; in a broadcast the root gets its own bits back. */
 static bool ask_overwrites(const struct request_ask *ask, uint32_t rank)
 {
     struct route route = ask->block ? ask->route : route_find(ask->kind, ask->root, 0, 0);

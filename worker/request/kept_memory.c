@@ -5,7 +5,7 @@
 #include <utlist.h>
 
 #define BLOCK_ALIGNMENT 64u
-/* They are looked through one after another. */
+/* Most spares, since they are looked through one after another. */
 #define SPARES_MAX 256u
 
 struct kept_block {

@@ -1,7 +1,7 @@
-/* Memory for copies of what results overwrite (request_keep_sent). What is given back is taken
- * again: the first touch of new memory may cost many times what the copy does.
+/* Memory for copies of data that results overwrite (request_keep_sent). Memory that is given back
+ * is taken again: the first touch of new memory may cost many times what the copy does.
  *
- * Pure; calls nothing. Whoever calls holds the job's lock.
+ * Pure; calls nothing. The caller holds the job's lock.
  */
 #ifndef WORKER_REQUEST_KEPT_MEMORY_H
 #define WORKER_REQUEST_KEPT_MEMORY_H
@@ -19,8 +19,8 @@ struct kept_memory {
     uint64_t most_bytes;  /* and at once, so far */
 };
 
-/* So many bytes, on a border of 64. They are the caller's until given back. NULL: out of memory.
- * Never are more held than twice what was asked for at once. */
+/* Take so many bytes, on a border of 64. The memory is the caller's until given back. NULL: out of
+ * memory. Never more is held than twice what was asked for at once. */
 void *kept_memory_take(struct kept_memory *memory, uint64_t bytes);
 /* NULL is ignored. */
 void kept_memory_give_back(void *taken);

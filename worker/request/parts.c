@@ -28,7 +28,7 @@ static const void *side_buffer(const struct parts_side *side, uint32_t rank, siz
     return (const uint8_t *)side->base + rank * side->count * element_bytes;
 }
 
-/* What this rank sends to `to`, and receives from `from`. */
+/* Return how many elements this rank sends to `to`. */
 static uint64_t parts_send_count(const struct parts_ask *ask, uint32_t to)
 {
     return send_is_one(ask->kind) ? ask->send.count : side_count(&ask->send, to);
@@ -193,7 +193,8 @@ int parts_check(const struct parts_ask *ask, struct error *error)
 
 /* --- blocks ------------------------------------------------------------------------------- */
 
-/* What all ranks must agree on: the elements of all parts where every rank knows them. */
+/* Return the count that all ranks must agree on: the elements of all parts where every rank knows
+ * them, else 0. */
 static uint64_t whole_count(const struct parts_ask *ask)
 {
     const struct parts_side *all = ask->kind == COLLECTIVE_ALL_GATHER       ? &ask->recv

@@ -42,16 +42,18 @@ struct parts_copy {
     size_t bytes;
 };
 
-/* What cannot be asked: 0 or ERR_INVALID, with a text that begins with the collective's name. */
+/* Refuse an ask that cannot be: 0 or ERR_INVALID, with a text that begins with the collective's
+ * name. */
 int parts_check(const struct parts_ask *ask, struct error *error);
 
 /* The whole of a checked ask: the collective itself, without data. */
 struct request_ask parts_whole(const struct parts_ask *ask);
 /* How many blocks of a checked ask this rank takes part in. */
 uint32_t parts_block_count(const struct parts_ask *ask);
-/* Those blocks, in the order of their numbers; `blocks` has room for them. */
+/* Write the blocks that this rank takes part in, in the order of their numbers; `blocks` has room
+ * for them. */
 void parts_blocks(const struct parts_ask *ask, struct request_ask *blocks);
-/* What this rank sends to itself; bytes 0: nothing. */
+/* Return the copy that this rank makes from its own send buffer; bytes 0: nothing. */
 struct parts_copy parts_own_copy(const struct parts_ask *ask);
 
 #endif

@@ -25,7 +25,7 @@
 
 struct progress_group;
 
-/* What the caller asked for. */
+/* Ask: the collective, send or receive that the caller asked for. */
 struct request_ask {
     enum collective_kind kind;
     enum dtype dtype;
@@ -109,7 +109,7 @@ struct request {
     bool any;        /* a receive from any rank, which looks for a sender */
     uint32_t any_source;     /* any: who has been found */
     uint64_t numbers_offset; /* any: arena memory with the numbers that progress_any is given */
-    /* Of a job that goes on by itself (progress.h), a collective of the program: */
+    /* Only in a job that goes on by itself (progress.h), for a collective of the program: */
     uint64_t index;                        /* its number among the group's, over all generations */
     bool has_result;                       /* which may be told when it is stable */
     struct request *kept_prev, *kept_next; /* the group's that have not been told */
@@ -117,8 +117,8 @@ struct request {
     struct request *queue_prev, *queue_next; /* waiting to be submitted, staged, or told complete */
 };
 
-/* What cannot be asked of a group of `size` ranks, for rank `rank`. Returns 0 or ERR_INVALID with
- * a text that begins with the collective's name. kind, dtype and op may be any number. */
+/* Refuse an ask that a group of `size` ranks cannot have of rank `rank`. Returns 0 or ERR_INVALID
+ * with a text that begins with the collective's name. kind, dtype and op may be any number. */
 int request_check(const struct request_ask *ask, uint32_t rank, uint32_t size, struct error *error);
 
 /* The arena's data area in this process's memory. */
@@ -135,8 +135,9 @@ bool request_in_arena(const struct request_memory *memory, const void *buffer, u
 int request_init(struct request *request, const struct request_ask *ask, uint32_t rank,
                  const struct layout_rule *rule, uint64_t sequence,
                  const struct request_memory *memory);
-/* The same but for where its data lies and how that is cut up, which nobody asks of what meets: of
- * a small collective that would take as long as the copies. */
+/* Set up a checked ask as request_init does, without where its data lies and how that is cut up. A
+ * collective that meets needs neither, and for a small one that would take as long as the copies.
+ */
 void request_init_uncut(struct request *request, const struct request_ask *ask, uint32_t rank);
 /* Take memory for copies of what a rank sends in a checked ask and its blocks, where results
  * overwrite it, as `kept` of each. request_copy_sent makes them. ERR_MEMORY: nothing is taken. */
@@ -151,7 +152,7 @@ void request_forget_kept(struct request_ask *ask, struct request_ask *blocks, ui
 void request_drop_kept(struct request *request);
 /* Put the copies where they were made of. */
 void request_restore(const struct request *request);
-/* As if it had just been set up, in a group that has another rule and gives it another number. The
+/* Set the request up once more, in a group that has another rule and gives it another number. The
  * daemon must have let go of it. */
 int request_again(struct request *request, uint32_t rank, const struct layout_rule *rule,
                   uint64_t sequence, const struct request_memory *memory);

@@ -4,14 +4,14 @@
  * so that one copy moves them all.
  *
  * Every open group owns one slot that only its oldest incomplete request may use; the others are
- * shared. So whatever the other requests hold, the oldest request of every group always gets its
+ * shared. Whatever the other requests hold, the oldest request of every group thus always gets its
  * next chunk across, on all ranks: ranks that start collectives of several groups in different
  * order, or with different priorities, cannot block each other for want of slots. Requests that go
- * before older ones have no more than half of the shared slots. Else a rank that is the first to
- * begin one would fill all of them with chunks that another rank has not begun to give, and what
- * both have begun would get on by the group's own slot alone. So it is with the bytes of the pool.
- * A slot of the pool comes back when the last of its chunks does. They were all handed over with
- * it, so none of them waits for what this rank has not begun.
+ * before older ones have no more than half of the shared slots. Otherwise a rank that is the first
+ * to begin one would fill all of them with chunks that another rank has not begun to give, and
+ * requests that both have begun would get on by the group's own slot alone. The bytes of the pool
+ * have the same limit. A slot of the pool comes back when the last of its chunks does. They were
+ * all handed over with it, so none of them waits for a chunk that this rank has not begun.
  *
  * Pure; calls arena_heap.h.
  */
@@ -35,7 +35,7 @@ enum staging_state {
     STAGING_BACK,  /* the result is in it */
 };
 
-/* Whose turn a request takes that asks for a slot. */
+/* Turn of a request that asks for a slot. */
 enum staging_turn {
     STAGING_IN_TURN,
     STAGING_OLDEST, /* of its group: it may have the group's own */
@@ -100,11 +100,11 @@ int staging_add_own(struct staging *staging, struct staging_slot *own, uint64_t 
                     uint32_t bytes);
 void staging_remove_own(struct staging *staging, struct staging_slot *own);
 
-/* A slot for a chunk of at most `bytes`; it is TAKEN. NULL when there is none now.
+/* Take a slot for a chunk of at most `bytes`; its state is TAKEN then. NULL when there is none now.
  *
  * A shared slot is given while those taken under a limit hold no more than most_bytes with it, or
- * it would be the only one. UINT64_MAX: no limit, and the slot does not count in another's. Else
- * `own` is given to the group's oldest incomplete request. */
+ * it would be the only one. UINT64_MAX: no limit, and the slot does not count in another's. If no
+ * shared slot is given, the group's oldest incomplete request gets `own`. */
 struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
                                   uint64_t most_bytes, enum staging_turn turn);
 /* Take a group's own slot. NULL: it is not free. */

@@ -26,8 +26,8 @@ struct dataset {
  * from 1) in `error`, of DATASET_ERROR_BYTES; SHOAL_EMEMORY. */
 int dataset_parse(const char *text, size_t length, const char *name, struct dataset *dataset,
                   char *error);
-/* The same from a file. SHOAL_ESYSTEM when it cannot be read, SHOAL_EINVALID when it is too long.
- */
+/* Read a data set from a file as dataset_parse does from text. SHOAL_ESYSTEM when the file cannot
+ * be read, SHOAL_EINVALID when it is too long. */
 int dataset_load(const char *path, struct dataset *dataset, char *error);
 /* Look for digits.csv in the source tree or the installation that the program `executable` stands
  * in, going up from its folder. 0 and the path, or SHOAL_EINVALID. */

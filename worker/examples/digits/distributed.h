@@ -19,7 +19,7 @@ struct distributed {
     bool on_device;            /* the job's device holds them */
 };
 
-/* What a run came to; the same on every rank. */
+/* Outcome of a run; equal on every rank, but for elapsed_ns. */
 struct distributed_outcome {
     size_t test_correct;       /* held-out rows labelled rightly after the last epoch */
     uint64_t elapsed_ns;       /* of the steps, without tests; this rank's */

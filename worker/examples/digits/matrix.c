@@ -3,7 +3,7 @@
 #include <string.h>
 
 /* One tile of the product is held in registers: TILE_ROWS by TILE_COLUMNS floats, in vectors of the
- * 16 bytes that every x86-64 has. Of wider ones some compilers keep each step on the stack. */
+ * 16 bytes that every x86-64 has. With wider vectors some compilers keep each step on the stack. */
 enum { TILE_ROWS = 4, LANES = 4, TILE_COLUMNS = 2 * LANES };
 
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));

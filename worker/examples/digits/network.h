@@ -30,8 +30,8 @@ size_t network_tensor_offset(const struct network *network, size_t tensor);
 /* Elements of all tensors. */
 size_t network_parameter_count(const struct network *network);
 
-/* Weights uniform in +-sqrt(6 / (inputs + outputs)) (Glorot and Bengio, AISTATS 2010), biases zero.
- * The same seed gives the same bits. */
+/* Set the weights uniform in +-sqrt(6 / (inputs + outputs)) (Glorot and Bengio, AISTATS 2010), the
+ * biases zero. Equal seeds give equal bits. */
 void network_initialize(const struct network *network, uint64_t seed, float *parameters);
 
 /* Memory for the activations of up to rows_max rows. NULL when out of memory. */

@@ -1,4 +1,4 @@
-/* What shoalperf is to measure. */
+/* Options of shoalperf: they say what it measures. */
 #ifndef WORKER_PROGRAMS_SHOALPERF_PERF_OPTIONS_H
 #define WORKER_PROGRAMS_SHOALPERF_PERF_OPTIONS_H
 
@@ -32,7 +32,7 @@ struct perf_options {
 int perf_options_parse(int argc, char **argv, struct perf_options *options, struct error *error);
 const char *perf_usage(void);
 
-/* What shoalperf calls a collective: its own word for a send is "sendrecv". */
+/* Return shoalperf's name of a collective: its own word for a send is "sendrecv". */
 const char *perf_collective_name(enum collective_kind kind);
 /* How many parts a size is that of: one for each rank where every rank has a part of its own, save
  * in sendrecv. */

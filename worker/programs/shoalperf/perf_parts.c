@@ -252,8 +252,8 @@ static int start_made(const struct perf_parts *parts, shoal_group *group, shoal_
                             : start_even(parts, group, request);
 }
 
-/* The same places in other memory: a list for the caller to free, or NULL. What is in index lies in
- * the other side's. */
+/* Return the side's buffers moved to other memory, at the same offsets: a list for the caller to
+ * free, or NULL. A buffer in place lies in the other side's memory. */
 static void **move_buffers(const struct perf_parts *parts, const struct perf_side *side,
                            uint8_t *send, uint8_t *recv)
 {

@@ -10,7 +10,7 @@
 
 #include "worker/programs/shoalperf/perf_options.h"
 
-/* Of a panel, in pixels. */
+/* Sizes of a panel, in pixels. */
 #define PANEL_WIDTH 460
 #define PANEL_HEIGHT 340
 #define LEFT 58
@@ -57,7 +57,7 @@ int perf_plot_add(struct perf_plot *plot, const struct perf_row *row, struct err
 static int picture_write(struct perf_plot *plot, struct error *error)
 {
     struct stat is;
-    /* What is there is replaced; a pipe or a device has nothing there. */
+    /* Drop what a file has; a pipe or a device has nothing to drop. */
     bool file = fstat(plot->fd, &is) == 0 && S_ISREG(is.st_mode);
     if (file && ftruncate(plot->fd, 0) != 0)
         return error_set_errno(error, errno, "--plot %s", plot->path);

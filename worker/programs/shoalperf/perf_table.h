@@ -1,4 +1,4 @@
-/* What shoalperf prints: nccl-tests' columns, or a line of JSON for each measurement. */
+/* The output of shoalperf: nccl-tests' columns, or a line of JSON for each measurement. */
 #ifndef WORKER_PROGRAMS_SHOALPERF_PERF_TABLE_H
 #define WORKER_PROGRAMS_SHOALPERF_PERF_TABLE_H
 
@@ -20,14 +20,14 @@ struct perf_row {
     bool checked;
 };
 
-/* Of the large buffer, with all parts. */
+/* Return the bytes of the large buffer, with all parts. */
 uint64_t perf_row_bytes(const struct perf_row *row);
 /* Bytes moved in a second by the algorithm's own measure, in 1e9 bytes/s: of the large buffer, with
  * all parts. */
 double perf_algbw_GBps(const struct perf_row *row);
-/* As nccl-tests' doc/PERFORMANCE.md: what the slowest link carries, comparable between numbers of
- * ranks. all_reduce: algbw 2 (n - 1) / n; reduce, broadcast, sendrecv: algbw; all_gather,
- * reduce_scatter, gather, scatter, all_to_all: algbw (n - 1) / n. */
+/* Return the bus bandwidth of nccl-tests' doc/PERFORMANCE.md, in 1e9 bytes/s: what the slowest link
+ * carries, comparable between numbers of ranks. all_reduce: algbw 2 (n - 1) / n; reduce, broadcast,
+ * sendrecv: algbw; all_gather, reduce_scatter, gather, scatter, all_to_all: algbw (n - 1) / n. */
 double perf_busbw_GBps(const struct perf_row *row);
 
 void perf_table_head(FILE *out, const char *collective, uint32_t ranks, uint32_t nodes,

@@ -45,7 +45,8 @@ static int64_t float_value(const struct perf_case *what, uint32_t rank, uint32_t
     return (int64_t)(random % (2 * (uint64_t)limit + 1)) - limit;
 }
 
-/* What rank 0 gives more, so that the sum of all is a multiple of the number of ranks. */
+/* Return what rank 0 gives in addition, so that the sum of all is a multiple of the number of
+ * ranks. */
 static int64_t divisible_extra(const struct perf_case *what, uint32_t index)
 {
     int64_t sum = 0, ranks = what->ranks;

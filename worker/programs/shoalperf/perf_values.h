@@ -48,7 +48,7 @@ uint64_t perf_values_check(const struct perf_values *values, const void *data, u
 /* Elements that are not as perf_values_poison has made them. */
 uint64_t perf_values_check_poison(const struct perf_values *values, const void *data,
                                   uint64_t count);
-/* The same for perf_values_fill. */
+/* Count the elements that are not as perf_values_fill has made them. */
 uint64_t perf_values_check_input(const struct perf_values *values, const void *data,
                                  uint64_t count);
 

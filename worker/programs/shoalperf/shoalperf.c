@@ -42,7 +42,7 @@ struct perf {
     bool one_clock;           /* all ranks are on one machine */
     uint64_t wrong, rows;
     double busbw_sum;
-    /* What the ranks tell each other lies here: after a timeout it must stay until the job is
+    /* Values that the ranks tell each other: after a timeout they must stay until the job is
      * closed, as the buffers must. */
     int64_t integers[3];
     double real;
@@ -225,7 +225,7 @@ static int checked_run(struct perf *perf, enum dtype dtype, enum reduce_op op, u
     return result;
 }
 
-/* What this rank sends is written again: no other core has the lines any more. */
+/* Write again what this rank sends, so that no other core has the lines any more. */
 static void sent_rewrite(const struct perf *perf, enum dtype dtype, uint64_t count)
 {
     bool broadcast = perf->options.collective == COLLECTIVE_BROADCAST;
@@ -303,7 +303,7 @@ static int row_report(struct perf *perf, const struct perf_row *row)
     return SHOAL_EMEMORY;
 }
 
-/* Which row is measured now, and what it is of. */
+/* Show which row is measured now, and of which collective and size it is. */
 static void row_announce(const struct perf *perf, const struct perf_row *row)
 {
     char words[128], size[SIZE_TEXT_BYTES];
@@ -475,7 +475,7 @@ static int buffers_open(struct perf *perf)
                   perf_device_open(&perf->device, perf->job, bytes, one));
 }
 
-/* Those that are the job's. */
+/* Give the buffers back that are the job's. */
 static void buffers_return(struct perf *perf)
 {
     if (perf->options.shared)
@@ -489,7 +489,7 @@ static void buffers_return(struct perf *perf)
     shoal_free(perf->job, perf->send);
 }
 
-/* Those that are this process's own. The job is closed: nothing is copied any more. */
+/* Free the buffers that are this process's own. The job is closed: nothing is copied any more. */
 static void buffers_free(struct perf *perf)
 {
     if (perf->options.arena)
@@ -583,7 +583,7 @@ static int job_measure(struct perf *perf)
     progress_erase(&perf->progress);
     if (result == SHOAL_OK && head)
         perf_table_foot(stdout, perf->wrong, perf->busbw_sum, perf->rows);
-    /* Else a collective may be under way: what is the job's goes with it. */
+    /* After a failure a collective may be under way: the job's buffers go with the job. */
     if (result == SHOAL_OK)
         buffers_return(perf);
     return result;

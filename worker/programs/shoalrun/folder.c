@@ -43,7 +43,8 @@ static int lock_make(const char *directory)
 }
 
 /* Remove the files in a folder of this user's that nobody holds the lock of any more, and then the
- * folder. Of several who do so at once, the one that has removed the lock's file removes it. */
+ * folder. If several processes do so at once, the one that has removed the lock's file removes the
+ * folder. */
 static void folder_remove_stale(int parent, const char *name, const char *lock)
 {
     struct stat status;

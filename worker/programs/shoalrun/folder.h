@@ -12,9 +12,9 @@ struct folder {
     int lock;                /* on a file in it; the daemons hold it too. -1: none */
 };
 
-/* Make it where `parent` says, else in /tmp, else in /dev/shm: in the first of them that takes some
- * 10 KiB. What is wrong with the ones before is said on stderr. parent: TMPDIR's, or NULL.
- * ERR_SYSTEM names them all. */
+/* Make the folder where `parent` says, else in /tmp, else in /dev/shm: in the first of them that
+ * takes some 10 KiB. A line on stderr says what is wrong with each one before. parent: TMPDIR's, or
+ * NULL. ERR_SYSTEM names them all. */
 int folder_make(struct folder *folder, const char *parent, struct error *error);
 /* Remove it, with what is in it. */
 void folder_remove(struct folder *folder);

@@ -1,5 +1,5 @@
-/* What shoalrun starts, decided without starting anything: options, the plan of nodes and ranks,
- * each worker's environment, each embedded daemon's configuration. */
+/* The plan of what shoalrun starts, made without starting anything: options, the plan of nodes and
+ * ranks, each worker's environment, each embedded daemon's configuration. */
 #ifndef WORKER_PROGRAMS_SHOALRUN_LAUNCHER_H
 #define WORKER_PROGRAMS_SHOALRUN_LAUNCHER_H
 
@@ -46,7 +46,7 @@ int launch_options_parse(int argc, char **argv, struct launch_options *options,
                          struct error *error);
 const char *launch_usage(void);
 
-/* Which daemon the workers use. */
+/* Modes of a run: they say which daemon the workers use. */
 enum launch_mode {
     LAUNCH_EMBEDDED,   /* start daemons */
     LAUNCH_GIVEN,      /* the one at *socket_path; an error when it does not answer */
@@ -108,7 +108,7 @@ struct launch_host {
     char address[LAUNCH_HOST_BYTES]; /* a name or a number */
 };
 
-/* What the configurations of a run's daemons are made of. */
+/* Values that the configurations of a run's daemons are made of. */
 struct launch_config {
     uint32_t worker_nodes, cpu_nodes;
     const struct launch_host *hosts; /* [worker_nodes + cpu_nodes]; NULL: all on this machine */
@@ -130,10 +130,9 @@ void launch_config_name(const struct launch_config *config, uint32_t node,
                         char name[LAUNCH_JOB_BYTES]);
 /* The configuration of daemon number `self`. The daemons know each other by the secret of the run,
  * unless `extra` has them do so otherwise; on loopback nobody hears what goes between them, so that
- * it is not encrypted unless `extra` says so. Of nodes on one machine, number 0 alone serves
- * metrics; the page is number 0's alone in every case. *text is the caller's to free. ERR_CONFIG
- * when `extra` is no JSON object.
- */
+ * it is not encrypted unless `extra` says so. If all nodes are on one machine, number 0 alone
+ * serves metrics; number 0 alone has a page in every case. *text is the caller's to free.
+ * ERR_CONFIG when `extra` is no JSON object. */
 int launch_config_text(const struct launch_config *config, uint32_t self, const char *socket_path,
                        char **text, struct error *error);
 /* The address of a daemon's page, as its status says. ERR_INVALID: it serves none.

@@ -62,7 +62,7 @@ void output_read(struct child *child)
 
 void output_finish(struct child *child)
 {
-    /* What is in the pipe now; a process that the worker has left behind may go on writing for
+    /* Take what is in the pipe now; a process that the worker has left behind may go on writing for
      * ever. */
     int remaining = 0;
     if (child->output >= 0 && ioctl(child->output, FIONREAD, &remaining) < 0)

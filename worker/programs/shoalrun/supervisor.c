@@ -33,7 +33,8 @@ int supervisor_init(struct supervisor *supervisor, struct child *children, uint3
                     uint32_t timeout_s, uint32_t grace_s, struct error *error)
 {
     *supervisor = (struct supervisor){.children = children, .count = count};
-    /* What a rank leaves behind becomes ours, so that we can tell when it is gone. */
+    /* Processes that a rank leaves behind become our children, so that we can tell when they are
+     * gone. */
     if (prctl(PR_SET_CHILD_SUBREAPER, 1))
         return error_set_errno(error, errno, "cannot adopt what the ranks start");
     supervisor->grace_ns = grace_s * NS_PER_S;
@@ -447,8 +448,8 @@ void supervisor_retire_daemons(struct supervisor *supervisor)
 
 void supervisor_stop_daemons(struct supervisor *supervisor)
 {
-    /* One that is stopped would not hear of the other. Not the other way round: it would take back
-     * the stop by which a leak checker looks at one that ends. */
+    /* A daemon that is stopped would not hear of SIGTERM, so SIGCONT comes first. Sent after it,
+     * SIGCONT would take back the stop by which a leak checker looks at a daemon that ends. */
     kind_signal(supervisor, CHILD_DAEMON, SIGCONT);
     kind_signal(supervisor, CHILD_DAEMON, SIGTERM);
     uint64_t due = clock_now_ns() + supervisor->grace_ns;

@@ -1,6 +1,7 @@
-/* The processes of a run: starting them, passing signals on, ending the others when one fails.
- * Only processes started here are ever signalled, with the groups that they lead, and only until
- * they have been waited for. What a rank has started and left behind ends with a run that fails. */
+/* The processes of a run: starting them, passing signals on, ending the others when one fails. Only
+ * processes started here are ever signalled, with the groups that they lead, and only until they
+ * have been waited for. Processes that a rank has started and left behind end with a run that
+ * fails. */
 #ifndef WORKER_PROGRAMS_SHOALRUN_SUPERVISOR_H
 #define WORKER_PROGRAMS_SHOALRUN_SUPERVISOR_H
 
@@ -59,7 +60,7 @@ int supervisor_init(struct supervisor *supervisor, struct child *children, uint3
 /* Kills what remains and waits for it. */
 void supervisor_clear(struct supervisor *supervisor);
 
-/* What a child is started with. */
+/* Values with which a child is started. */
 struct child_start {
     const char *program; /* looked for in PATH when it has no '/' */
     char *const *argv;

@@ -20,11 +20,11 @@
 namespace shoal_native
 {
 
-/* Each collective is asked of Collectives first, without Python's lock; what those cannot do,
- * and what is rare, is done by the group's part in Python (class Member of shoal.torch._member),
- * whose methods have the same names as here. Any thread may call, with Python's lock or without it.
+/* Collectives is asked for each collective first, without Python's lock; the group's part in Python
+ * (class Member of shoal.torch._member), whose methods have the same names as here, does what
+ * Collectives cannot do, and what is rare. Any thread may call, with Python's lock or without it.
  *
- * Those without `override` are not there in every torch that this is built for. */
+ * Methods without `override` are not in every torch that this is built for. */
 class __attribute__((visibility("hidden"))) Backend final : public c10d::Backend
 {
   public:
@@ -113,8 +113,8 @@ class __attribute__((visibility("hidden"))) Backend final : public c10d::Backend
                                                     const int &rank, const int &size);
     virtual c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t> &without, int flags,
                                                      const c10::intrusive_ptr<Options> &options);
-    /* What is under way fails, and whoever waits for it goes on at once. A group that is the whole
-     * job leaves it, so that the other ranks learn of it. */
+    /* Fail what is under way; every thread that waits for it goes on at once. A group that is the
+     * whole job leaves it, so that the other ranks learn of it. */
     virtual void abort();
     /* Take no more calls. The last group of a job that shuts down leaves the job. */
     virtual void shutdown();

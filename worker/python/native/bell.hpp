@@ -1,5 +1,5 @@
-/* What tells the Python backend of requests that it has started: a descriptor for those alone. The
- * library's own tells of every request of the job, which costs each a wake-up. */
+/* A descriptor that tells the Python backend of the requests that it has started, and of those
+ * alone. The library's own tells of every request of the job, which costs each a wake-up. */
 #ifndef SHOAL_NATIVE_BELL_H
 #define SHOAL_NATIVE_BELL_H
 

@@ -364,7 +364,7 @@ Collectives::Started Collectives::start(size_t count, const char *verb, Millisec
     return c10::make_intrusive<Work>(std::move(operations), std::move(tensors));
 }
 
-/* What has been started of a call that could not be started as a whole goes on by itself; other
+/* Let the operations go on that were started of a call that could not be started as a whole; other
  * ranks may wait for the rest. */
 void Collectives::leave(const Operations &operations, const Error &why)
 {

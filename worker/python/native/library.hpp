@@ -19,8 +19,9 @@ class Error : public torch::PyTorchError
     Error(int code, const std::string &text) : torch::PyTorchError(text), code(code)
     {
     }
-    /* torch holds Python's lock, and asks where an exception would end the process. What Python
-     * raises here, such as Ctrl-C, takes the error's place. */
+    /* Return the error's type in Python. torch holds Python's lock, and asks where an exception
+     * would end the process. An exception that Python raises here, such as Ctrl-C, takes the
+     * error's place. */
     PyObject *python_type() override;
 
     int code;
@@ -32,7 +33,7 @@ struct Library {
     /* path: what the package has loaded. Throws Error when it has not all of the calls. */
     explicit Library(const std::string &path);
 
-    /* What just failed with this code in this thread. */
+    /* Return the error of the call that just failed with this code in this thread. */
     Error error(int code) const;
     /* Return what the request waits for whose wait has just timed out in this thread. */
     std::string waits_for() const;

@@ -15,7 +15,7 @@ namespace shoal_native
 namespace
 {
 
-/* So long a wait lasts at the most before whoever waits looks for signals such as Ctrl-C. */
+/* Longest time that a wait lasts before the thread looks for signals such as Ctrl-C. */
 constexpr Milliseconds SLICE{500};
 
 std::string seconds(Milliseconds time)
@@ -25,7 +25,7 @@ std::string seconds(Milliseconds time)
     return text;
 }
 
-/* So long the end of a job waits at the most for what Python has hung on futures. */
+/* Longest time that the end of a job waits for the callbacks that Python has hung on futures. */
 constexpr std::chrono::seconds CALLS_LIMIT{5};
 
 /* The library's thread calls it, or one that waits. */
@@ -420,8 +420,8 @@ void Session::run()
             std::shared_ptr<Operation> operation = std::move(looks.front());
             looks.pop_front();
             held.unlock();
-            /* It is complete; but somebody else may be at it, and just have found that it is not.
-             */
+            /* The operation is complete; but another thread may be at it, and just have found that
+             * it is not. */
             bool over = operation->advance(SLICE);
             held.lock();
             if (!over)
@@ -432,7 +432,7 @@ void Session::run()
         } else if (sleeps_until == Clock::time_point::max()) {
             changed.wait(held);
         } else if (changed.wait_until(held, sleeps_until) == std::cv_status::timeout) {
-            /* Those that are added meanwhile are due later, or wake this thread. */
+            /* Operations that are added meanwhile are due later, or wake this thread. */
             sleeps_until = Clock::time_point::max();
             held.unlock();
             Clock::time_point next = expire_late();
@@ -526,7 +526,7 @@ void Session::close(const std::string &text)
         std::unique_lock<std::mutex> held(lock);
         stopping = true;
         looks.clear();
-        /* One whose turn it is in the library may take its time. */
+        /* A thread whose turn it is in the library may take its time. */
         quiet.wait_for(held, CALLS_LIMIT, [&] { return starting == 0; });
         forgotten = true;
         left = under_way;
@@ -534,7 +534,7 @@ void Session::close(const std::string &text)
         changed.notify_one();
         called.notify_all();
     }
-    /* What hangs on an operation may be what closes the job. */
+    /* A callback that hangs on an operation may be what closes the job. */
     std::thread::id caller = std::this_thread::get_id();
     if (ending.joinable() && ending.get_id() == caller)
         ending.detach();

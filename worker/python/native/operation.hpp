@@ -82,15 +82,15 @@ class Session : public std::enable_shared_from_this<Session>
     void wake_at(Clock::time_point deadline);
     /* Let the time of the oldest run out, for which perhaps nobody waits. */
     void expire_oldest();
-    /* Before the job goes on without the groups: until nothing is under way. After `at_most` what
-     * is left fails with this text, and keeps its memory. What call() was given is waited for too,
-     * but not for ever. */
+    /* Wait until nothing is under way, before the job goes on without the groups. After `at_most`
+     * what is left fails with this text, and keeps its memory. Functions that call() was given are
+     * waited for too, but not for ever. */
     void settle(Milliseconds at_most, const std::string &text);
     /* Have a thread do what may wait for operations; this one where there is none to be had. */
     void call(std::function<void()> what);
-    /* End the threads; what is under way fails with this text. What call() was given is waited for,
-     * but not for ever. The library may use the operations' memory until the job is closed:
-     * release() after that. */
+    /* End the threads; what is under way fails with this text. Functions that call() was given are
+     * waited for, but not for ever. The library may use the operations' memory until the job is
+     * closed: release() after that. */
     void close(const std::string &text);
     void release();
     /* Fail what is under way of this group with `why`; its memory is kept. */
@@ -123,7 +123,7 @@ class Session : public std::enable_shared_from_this<Session>
     bool forgotten = false; /* what was under way, by close() */
 };
 
-/* What torch calls a process group: a group of the library, and what has become of it. */
+/* A process group of torch: a group of the library, and what has become of it. */
 class Group : public std::enable_shared_from_this<Group>
 {
   public:
@@ -148,7 +148,7 @@ class Group : public std::enable_shared_from_this<Group>
     std::optional<Error> error;
 };
 
-/* What torch has called: several operations have it in common where it makes several requests. */
+/* A call of torch. If it makes several requests, their operations share it. */
 struct Call {
     const char *verb; /* of static duration; with a peer it ends before the peer's number */
     int peer;         /* a rank of the group; -1: none is named */
@@ -176,7 +176,7 @@ class Operation : public std::enable_shared_from_this<Operation>
     /* Until it is published. Throws its error, or Error after `timeout` (none: the operation's own,
      * which fails it). between: called twice a second; it may throw. */
     void wait(std::optional<Milliseconds> timeout, const std::function<void()> &between);
-    /* The same until `end`, of a wait for several that had `timeout` in all. */
+    /* Wait as wait() does, but until `end`, in a wait for several that had `timeout` in all. */
     void wait_until(Clock::time_point end, std::optional<Milliseconds> timeout,
                     const std::function<void()> &between);
     /* End it, if it is a receive whose wait, or that of one beside it, has timed out. */
@@ -189,7 +189,7 @@ class Operation : public std::enable_shared_from_this<Operation>
     void watch(std::function<void(const Error *)> told = nullptr);
     /* Its time has run out: it fails, unless it is complete. */
     void expire();
-    /* It fails, and its memory is kept until its request is complete after all. */
+    /* Fail the operation, and keep its memory until its request is complete after all. */
     void give_up(Error why);
     /* The library's callback: its request is complete, with this result. */
     void end(int code);

@@ -1,5 +1,5 @@
-/* What torch calls with, as the library takes it. A function that takes something returns false
- * where this module cannot handle it: the group's part in Python knows it. */
+/* Arguments of torch's calls, as the library takes them. A function that takes something returns
+ * false where this module cannot handle it: the group's part in Python knows it. */
 #ifndef SHOAL_NATIVE_TENSORS_H
 #define SHOAL_NATIVE_TENSORS_H
 

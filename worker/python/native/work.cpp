@@ -53,7 +53,7 @@ void look_for_signals()
     throw raised;
 }
 
-/* What a future is told of, once all of its operations are published. */
+/* Ends of operations: what a future is told, once all of its operations are published. */
 struct Ends {
     explicit Ends(size_t count) : left(count)
     {
