@@ -280,8 +280,8 @@ static void daemon_fit_limits(struct daemon *daemon, uint64_t descriptors)
         config->workers, config->connections, descriptors);
 }
 
-/* What a shell or a service manager gives softly is often less than a node with many ranks needs.
- */
+/* Raise the soft limit of descriptors to the hard one: a shell or a service manager often sets it
+ * lower than a node with many ranks needs. */
 static int daemon_start_descriptors(struct daemon *daemon, struct error *error)
 {
     const struct config *config = &daemon->config;
@@ -303,8 +303,9 @@ static int daemon_start_descriptors(struct daemon *daemon, struct error *error)
     return 0;
 }
 
-/* It maps the arenas of all ranks, and so would be the first that the kernel takes when memory runs
- * out; with it all jobs of the node would go. What somebody has lowered is left as it is. */
+/* Tell the kernel to spare the daemon. The daemon maps the arenas of all ranks, and so would be the
+ * first that the kernel takes when memory runs out; with it all jobs of the node would go. A score
+ * that somebody has lowered is left as it is. */
 static int daemon_start_oom_score(struct daemon *daemon, struct error *error)
 {
     int score;

@@ -1,13 +1,11 @@
-/* What the engine can be told to do. There is one struct for all verbs: whoever has the verb (the
- * coordinator, a connection to a peer, a trace) fills it in, everybody between passes it on as it
- * is, and one switch (server/engine/engine_dispatch.c) carries it out. Commands are carried out in
- * the order in which they were given, and what one leads to is an event
- * (server/commands/engine_event.h).
+/* Commands to the engine. One struct serves all verbs: whoever has the verb (the coordinator, a
+ * connection to a peer, a trace) fills it in, everybody between passes it on as it is, and one
+ * switch (server/engine/engine_dispatch.c) carries it out. Commands are carried out in the order in
+ * which they were given, and the outcome of one is an event (server/commands/engine_event.h).
  *
- * Memory in a command is one of two things. What is lent is the giver's and is copied before the
- * call that takes the command returns. What is handed over is the engine's from that call on,
- * whatever becomes of the command. Each member says which. Numbers are neither.
- */
+ * Memory in a command is one of two things. Memory that is lent stays the giver's, and is copied
+ * before the call that takes the command returns. Memory that is handed over is the engine's from
+ * that call on, whatever becomes of the command. Each member says which. Numbers are neither. */
 #ifndef SERVER_COMMANDS_ENGINE_COMMAND_H
 #define SERVER_COMMANDS_ENGINE_COMMAND_H
 
@@ -59,7 +57,7 @@ enum engine_command_kind {
     /* job, rank. Read what is in the worker's ring, then let go of it. ENGINE_WORKER_DETACHED
      * follows. */
     COMMAND_WORKER_DETACH,
-    /* job, group, sequence. Which ranks of this node have not submitted that collective yet?
+    /* job, group, sequence. Tell which ranks of this node have not submitted that collective yet.
      * ENGINE_LATE follows, with nodes empty, also when there are none. */
     COMMAND_LATE_QUERY,
     /* Tell (ENGINE_IDLE) the first moment at which no collective is in progress here. */
@@ -73,10 +71,11 @@ enum engine_command_kind {
 
 #define ENGINE_SEAL_KEY_BYTES 32
 
-/* receive_token: what this daemon gave the peer over the control connection. It is in every message
- * from the peer (first 8 bytes, little-endian) and in its connection request. send_token: what the
- * peer gave to this daemon. seal_key and open_key, of `sealed` alone: what seals the messages to
- * the peer, and what opens those from it; of this connection, and used for no other. */
+/* receive_token: the token that this daemon gave the peer over the control connection. The token is
+ * in every message from the peer (first 8 bytes, little-endian) and in its connection request.
+ * send_token: the token that the peer gave to this daemon. seal_key and open_key, only where
+ * `sealed`: the keys that seal the messages to the peer and open those from it; they belong to this
+ * connection, and nothing else uses them. */
 struct engine_peer_connect {
     uint32_t node;
     uint32_t connection; /* the control thread's number of it; its events carry the same */
@@ -147,10 +146,9 @@ struct engine_command_item {
     uint32_t numbers[];       /* the arrays of the roster, or the ranks of a group */
 };
 
-/* NULL: no memory for the list of COMMAND_JOB_OPEN or COMMAND_GROUP_OPEN. Of the others it aborts
- * the process: they are small, and one that got lost would leave the two threads with different
- * jobs.
- */
+/* Return a copy of the command as an item, or NULL if there is no memory for the list of
+ * COMMAND_JOB_OPEN or COMMAND_GROUP_OPEN. Without memory for another command the process aborts:
+ * those are small, and one that got lost would leave the two threads with different jobs. */
 struct engine_command_item *engine_command_copy(const struct engine_command *command);
 
 #endif

@@ -1,6 +1,6 @@
-/* What the data path (the exchange and the engine's thread) tells the control thread, a job's
- * roster as the data path takes it, and a job's figures as the status shows them. These are plain
- * structs: the exchange and the coordinator, which do no I/O, use them too. */
+/* Events that the data path (the exchange and the engine's thread) tells the control thread, a
+ * job's roster as the data path takes it, and a job's figures as the status shows them. These are
+ * plain structs: the exchange and the coordinator, which do no I/O, use them too. */
 #ifndef SERVER_COMMANDS_ENGINE_EVENT_H
 #define SERVER_COMMANDS_ENGINE_EVENT_H
 
@@ -32,7 +32,7 @@ enum engine_event_type {
     /* job, rank, positions: how far it has got in every group that it is in. The answer to
      * COMMAND_WORKER_DETACH: its ring has been read to the end. */
     ENGINE_WORKER_DETACHED,
-    /* job, rank, worker. Of what it was attached with nothing is mapped or open any more. */
+    /* job, rank, worker. Nothing that the worker was attached with is mapped or open any more. */
     ENGINE_WORKER_RELEASED,
     /* job, group, sequence, met, ranks: those of this node that have not reached the collective
      * which others have. nodes: other nodes that have sent nothing of it yet. */

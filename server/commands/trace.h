@@ -1,5 +1,5 @@
-/* What a trace of the chunk pipeline is made of: one record for each stage that a chunk has gone
- * through, in memory that is there before the first. The exchange writes the records
+/* A trace of the chunk pipeline: one record for each stage that a chunk has gone through, in memory
+ * that is there before the first record. The exchange writes the records
  * (server/exchange/ground/recorder.h), the control thread hands them out
  * (server/control/users/admin_trace.c), shoalctl makes a timeline of them
  * (server/shoalctl/trace_timeline.h). */
@@ -14,7 +14,8 @@
 #define TRACE_RECORDS_MAX (1u << 18) /* of one trace: 14 MiB, while it is taken and read */
 #define TRACE_NO_PEER UINT32_MAX
 
-/* What `peer` is differs: a rank of the job, or the number of a node. */
+/* Stages of a chunk, each with what a record of it covers. `peer` is a rank of the job in some, the
+ * number of a node in others. */
 enum trace_stage {
     TRACE_COLLECTIVE, /* on a node, from its first rank's submission to the last chunk; no peer */
     TRACE_ARRIVE,    /* from the first local rank's submission to the last's; peer: the last rank */
@@ -65,7 +66,8 @@ struct trace {
 struct trace *trace_create(uint32_t number, uint64_t job, uint32_t capacity);
 void trace_free(struct trace *trace);
 
-/* Keep the record, or count it as dropped. What ended before the trace began is neither. */
+/* Keep the record, or count it as dropped. A record that ended before the trace began is
+ * ignored. */
 void trace_add(struct trace *trace, const struct trace_record *record);
 
 /* Whether times that somebody else gives for something that is over now can be. */

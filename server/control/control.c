@@ -63,7 +63,7 @@ static void control_do_due(struct control *control, uint64_t now_ns)
                 control_peer_send(control, node, &ping);
             break;
         case MEMBERSHIP_SILENT:
-            /* It may be this thread that was late: what has come is no silence. */
+            /* This thread may have been late: bytes that have come are no silence. */
             heard_ns = control_peer_heard_ns(control, node, now_ns);
             if (heard_ns + control->membership.silence_ns > now_ns) {
                 membership_heard(&control->membership, node, heard_ns);
@@ -107,7 +107,7 @@ static void control_set_timer(struct event *timer, uint64_t now_ns, uint64_t due
     evtimer_add(timer, &wait);
 }
 
-/* What is due to other daemons does not wait for whatever else there is to do. */
+/* Messages that are due to other daemons do not wait for whatever else there is to do. */
 static void control_on_heartbeat(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
@@ -159,7 +159,7 @@ static void control_on_tick(evutil_socket_t fd, short what, void *argument)
     control_update_later(argument);
 }
 
-/* Of those that were kept back, when no more come. */
+/* Tell how many lines were kept back, when no more come. */
 static void control_sweep_lines(struct control *control)
 {
     uint64_t now_ns = clock_now_ns();

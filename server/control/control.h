@@ -8,8 +8,8 @@
 
 struct control;
 
-/* Bind and listen. What options points to must outlive it. ERR_SYSTEM, ERR_CONFIG, ERR_REFUSED
- * (another daemon answers on the Unix socket), ERR_MEMORY. */
+/* Bind and listen. Everything that options points to must outlive it. ERR_SYSTEM, ERR_CONFIG,
+ * ERR_REFUSED (another daemon answers on the Unix socket), ERR_MEMORY. */
 int control_create(struct control **control, const struct control_options *options,
                    struct error *error);
 /* Until the drain is over: 0. ERR_STATE: ended at once by a second signal. */

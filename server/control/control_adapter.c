@@ -32,7 +32,7 @@ static void adapter_send_worker(void *context, uint32_t id, const struct message
     struct control_worker *worker = control_worker_find(context, id);
     if (!worker)
         return;
-    /* It may open groups now, of any ranks of its job. */
+    /* A worker that has joined may open groups, of any ranks of its job. */
     if (message->type == MESSAGE_JOINED)
         control_stream_allow_lists(worker->stream,
                                    MESSAGE_FIRST_LINE_BYTES +
@@ -181,7 +181,7 @@ static void adapter_peer_event(struct control *control, uint64_t now_ns,
     coordinator_peer_up(control->coordinator, now_ns, node);
 }
 
-/* Of a worker that goes on, the arena may come a second time from here on. */
+/* A worker that goes on may send its arena a second time from here on. */
 static void adapter_released(struct control *control, uint64_t now_ns, uint32_t id)
 {
     struct control_worker *worker = control_worker_find(control, id);

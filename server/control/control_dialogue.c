@@ -1,5 +1,5 @@
-/* What a connection on the Unix socket says, from its first word on: a worker's lines go to the
- * coordinator, those of shoalctl to administration. */
+/* Conversation on a connection of the Unix socket, from its first word on: a worker's lines go to
+ * the coordinator, those of shoalctl to administration. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -25,7 +25,8 @@ static void dialogue_reject(struct control_worker *worker, const char *reason)
     coordinator_worker_gone(control->coordinator, clock_now_ns(), id, how);
 }
 
-/* Of what the daemon has not got: the other side is told, and it is none of its mistakes. */
+/* Refuse a worker for which the daemon lacks something: the other side is told, and has made no
+ * mistake. */
 static void dialogue_refuse(struct control_worker *worker, int code, const char *reason)
 {
     struct control *control = worker->control;
@@ -266,7 +267,7 @@ static void dialogue_on_line(void *context, char *line, size_t length)
         dialogue_dispatch(worker, &message, &error);
         message_clear(&message);
     }
-    /* It may have been ended by what it said. */
+    /* The worker may have been ended by what it said. */
     worker = control_worker_find(control, id);
     if (error.code == ERR_MEMORY && worker)
         dialogue_refuse(worker, error.code, error.text);

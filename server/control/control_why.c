@@ -16,7 +16,7 @@
  * them anew so often. */
 #define PAGE_JOBS_MAX CONTROL_VERDICTS
 #define PAGE_NS NS_PER_S
-/* What was found longer ago is in no metric: nobody has asked since. */
+/* A verdict that was found longer ago is in no metric: nobody has asked since. */
 #define VERDICT_NS (120 * NS_PER_S)
 
 /* A client of the Unix socket waits for the answer. */
@@ -44,7 +44,7 @@ struct control_why {
     struct control_why *next, *prev;
 };
 
-/* What was last said of a job, for the page. */
+/* The verdict that was last found on a job, for the page. */
 struct control_why_page {
     uint64_t job;
     uint32_t uid; /* whose that is */
@@ -251,7 +251,7 @@ static void why_ask_peers(struct control_why *why, const struct job *job)
     }
 }
 
-/* Of a job that has just begun the engine has told nothing yet: its window is empty. */
+/* The engine has told nothing yet of a job that has just begun: its window is empty. */
 static void why_begin(struct control_why *why, const struct job *job)
 {
     struct control *control = why->control;

@@ -1,8 +1,7 @@
 /* The control of jobs on one daemon: jobs gathering at their home, ranks, groups, failure, leaving,
- * late ranks, the drain. Pure: told what happens and what time it is, it answers through an I/O
- * table. The same object plays the home daemon of some jobs and a member of others; what it has to
- * say to itself goes through a queue, in the same order as to others.
- */
+ * late ranks, the drain. Pure: the coordinator is told what happens and what time it is, and
+ * answers through an I/O table. One coordinator is the home daemon of some jobs and a member of
+ * others; its messages to itself go through a queue, in the same order as to others. */
 #ifndef SERVER_COORDINATOR_COORDINATOR_H
 #define SERVER_COORDINATOR_COORDINATOR_H
 
@@ -97,7 +96,7 @@ const struct gathering *coordinator_gatherings(const struct coordinator *coordin
 const struct succession *coordinator_successions(const struct coordinator *coordinator);
 /* Jobs that have ended here lately. */
 const struct ended_jobs *coordinator_ended(const struct coordinator *coordinator);
-/* What a gathering that has all its ranks waits for. False: nothing. */
+/* Write what a gathering that has all its ranks waits for. False: it waits for nothing. */
 bool coordinator_gathering_waits(const struct coordinator *coordinator,
                                  const struct gathering *gathering, char *text, size_t bytes);
 uint32_t coordinator_worker_count(const struct coordinator *coordinator);

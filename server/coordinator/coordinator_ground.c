@@ -1,5 +1,5 @@
-/* What every file of the coordinator stands on: finding, deadlines, and what is sent to daemons,
- * workers and the engine. */
+/* Ground of every file of the coordinator: finding, deadlines, and messages to daemons, workers and
+ * the engine. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Groups on a daemon of their job: what its workers ask of them, and what the home of the job and
- * the engine say of them. What the home itself does is in coordinator_group_home.c. */
+ * the engine say of them. The home's own part is in coordinator_group_home.c. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -211,7 +211,7 @@ int group_on_ready(struct coordinator *c, uint32_t node, const struct message *m
         struct worker_group_request *request =
             worker ? group_request(worker, group->ranks, group->count, group->nth) : NULL;
         if (!request) {
-            /* It has stopped waiting: it will not use the group, and so cannot close it. */
+            /* A worker that has stopped waiting will not use the group, and so cannot close it. */
             if (worker && worker->state == WORKER_JOINED)
                 group_send_leave(c, job, group->id, worker->rank);
             continue;

@@ -211,8 +211,8 @@ int home_job_unable(struct coordinator *c, uint32_t node, const struct message *
     return 0;
 }
 
-/* What the node serves the job with; 0: nothing. A job whose ranks are all on one node is summed
- * there, so it neither waits for other servers nor ends with them. */
+/* Return the weight with which the node serves the job; 0: it does not. A job whose ranks are all
+ * on one node is summed there, so it neither waits for other servers nor ends with them. */
 static uint32_t home_server_weight(const struct coordinator *c, const struct gathering *gathering,
                                    uint32_t node)
 {
@@ -444,8 +444,9 @@ static void home_say_what_it_waits_for(struct coordinator *c, struct gathering *
                         gathering->world_size, cause);
 }
 
-/* Its servers have had the time of a lost one to come. Those that come later are given shards in
- * the next generation. True: the gathering is over. */
+/* Open the job without the servers that are not there: they have had the time of a lost one to
+ * come. Servers that come later are given shards in the next generation. True: the gathering is
+ * over. */
 static bool home_open_without(struct coordinator *c, struct gathering *gathering)
 {
     gathering->without_ns = UINT64_MAX;

@@ -1,5 +1,5 @@
-/* What the files of server/coordinator share, and nobody else includes: the structures, and what
- * each layer offers to those on it. */
+/* Declarations that the files of server/coordinator share, and nobody else includes: the
+ * structures, and what each layer offers to those above it. */
 #ifndef SERVER_COORDINATOR_COORDINATOR_INTERNAL_H
 #define SERVER_COORDINATOR_COORDINATOR_INTERNAL_H
 
@@ -77,17 +77,17 @@ struct worker {
     int32_t wished_rank, wished_local_rank;
     uint32_t home;
     bool asked; /* home has our job_join */
-    /* Of one whose job gathers and whose home is not there: when that is said, and when the next
-     * daemon is asked instead. UINT64_MAX: it has been said; never. */
+    /* For a worker whose job gathers and whose home is not there: when to say so, and when to ask
+     * the next daemon instead. UINT64_MAX: it has been said; never. */
     uint64_t say_ns, elsewhere_ns;
     uint64_t told_ns; /* when it is told that its home is not there; UINT64_MAX: it has been */
     bool gone;        /* closed its socket while leaving */
     uint64_t deadline_ns;
     uint64_t former; /* the lineage of the failed job that it goes on from; 0: none */
     uint32_t stragglers_ms, least_ranks, wait_ms; /* as it has asked */
-    /* It had its rank from a daemon that this one was started in the place of: what it was there.
-     * The home's answer is awaited until noted_by_ns, and asked for again: the one who was asked
-     * may be lost, or hear late of a generation that had this worker and has failed. */
+    /* For a worker that had its rank from a daemon in whose place this one was started: what it was
+     * there. The home's answer is awaited until noted_by_ns, and asked for again: the daemon that
+     * was asked may be lost, or hear late of a generation that had this worker and has failed. */
     bool returned;
     uint32_t former_generation, former_member;
     uint64_t noted_by_ns, tell_again_ns;
@@ -195,8 +195,8 @@ struct coordinator {
 };
 
 /* The files below are layers: each may call those above its heading here, server/jobs and common/,
- * and none below it. What a lower one has to say to a higher one it sends to this daemon itself
- * (coordinator_send), which coordinator.c hands out after the entry. */
+ * and none below it. A file that has to say something to one below its heading sends it to this
+ * daemon itself (coordinator_send); coordinator.c hands that out after the entry. */
 
 /* --- coordinator_ground.c: may call nothing of these */
 const char *coordinator_node_name(const struct coordinator *c, uint32_t node);
@@ -217,7 +217,7 @@ int coordinator_unable_error(const struct coordinator *c, uint32_t node, const c
                              struct error *error);
 /* Self, or connected, or away: then it hears later what it is sent. */
 bool coordinator_reaches(const struct coordinator *c, uint32_t node);
-/* Likewise, and has not said that it drains. */
+/* Return whether the node is reached, and has not said that it drains. */
 bool coordinator_stays(const struct coordinator *c, uint32_t node);
 /* Whether a job goes on after losses; with `recovery` as its ranks have asked. */
 bool coordinator_recovers(const struct coordinator *c, uint32_t recovery);
@@ -253,7 +253,7 @@ uint64_t coordinator_deadline(const struct coordinator *c, uint32_t asked_ms, ui
 /* Return the first daemon that this one reaches, from the one that the job's name stands for on, by
  * number and around. It may be this one. */
 uint32_t coordinator_first_home(const struct coordinator *c, const char *job);
-/* Who asks for a rank, as the message of its daemon tells. */
+/* Return the rank's applicant, as the message of its daemon tells. */
 struct gathering_member coordinator_applicant(const struct coordinator *c, uint32_t node,
                                               const struct message *message);
 /* Until then, at least 1. */
@@ -288,18 +288,19 @@ uint64_t late_deadline(const struct coordinator *c, const struct job *job);
 bool late_over_text(const struct coordinator *c, const struct job *job, char *text, size_t bytes);
 
 /* --- coordinator_newcomers.c: may call the ground */
-/* On every daemon. Of those with more than a daemon knows, it logs and forgets the rest. */
+/* Note a newcomer; every daemon does. If its node has as many as a daemon knows of one node
+ * (limits.workers), it is logged and forgotten. */
 void newcomer_add(struct coordinator *c, const char *name, uint32_t uid,
                   const struct gathering_member *member);
 int newcomer_on_join(struct coordinator *c, uint32_t node, const struct message *message);
 bool newcomer_remove(struct coordinator *c, uint32_t node, uint32_t member); /* whether there was */
 bool newcomer_waits(const struct coordinator *c, uint32_t node, uint32_t member);
 void newcomers_forget_node(struct coordinator *c, uint32_t node);
-/* Of the job, on nodes that are up. */
+/* Return how many the job has, on nodes that are up and do not drain. */
 uint32_t newcomers_count(const struct coordinator *c, const char *name, uint32_t uid);
 /* Behind those that it has, as many as it has room for. */
 void newcomers_add(const struct coordinator *c, struct gathering *gathering);
-/* Of this node, to another or to itself; and that it is one no more, to all. */
+/* Tell a node, which may be this one, of a newcomer here; and tell all that it is none any more. */
 void newcomer_tell(struct coordinator *c, const struct worker *worker, uint32_t node);
 void newcomer_withdraw(struct coordinator *c, const struct worker *worker);
 
@@ -308,10 +309,11 @@ void newcomer_withdraw(struct coordinator *c, const struct worker *worker);
 /* To one that may remember the job, or to all. */
 void return_tell(struct coordinator *c, const struct worker *worker, uint32_t node);
 void return_tell_all(struct coordinator *c, struct worker *worker);
-/* From the beginning: whoever was to decide may be lost. As long as its ranks are waited for, and
- * another peer_ms: one that decides and is silent has that long, before the next one does. */
+/* Ask from the beginning, since the daemon that was to decide may be lost. The worker waits for an
+ * answer as long as its rank is waited for, and another peer_ms: a daemon that decides and is
+ * silent has that long, before the next one decides. */
 void return_ask(struct coordinator *c, struct worker *worker);
-/* It does not come back after all. */
+/* Tell all that the worker does not come back after all. */
 void return_withdraw(struct coordinator *c, const struct worker *worker);
 /* The home of the job waits for the others with it. */
 int return_on_noted(struct coordinator *c, uint32_t node, const struct message *message,
@@ -364,7 +366,7 @@ int home_open(struct coordinator *c, const struct gathering *gathering);
 bool home_has_server(const struct coordinator *c, const struct gathering *gathering);
 void home_try_open(struct coordinator *c, struct gathering *gathering);
 void home_tick(struct coordinator *c, struct gathering *gathering);
-/* What a gathering that has all its ranks still waits for. False: nothing. */
+/* Write what a gathering that has all its ranks still waits for. False: it waits for nothing. */
 bool home_waits_text(const struct coordinator *c, const struct gathering *gathering, char *text,
                      size_t bytes);
 /* A daemon is there again: what ought to gather at it does so. */
@@ -381,7 +383,7 @@ uint32_t wish_newcomers(const struct coordinator *c, const struct succession *su
 /* Whether those that are there, so many, wish to be more first, and may wait for it. To be looked
  * at again when somebody comes or goes, and at the deadline. */
 bool wish_waits(struct coordinator *c, struct succession *succession, uint32_t ranks);
-/* Those that were wished for have not come in time. */
+/* Wait no more: the ranks that were wished for have not come in time. */
 void wish_end(struct coordinator *c, struct succession *succession);
 /* UINT64_MAX: nothing is waited for. */
 uint64_t wish_deadline(const struct succession *succession);
@@ -389,7 +391,7 @@ uint64_t wish_deadline(const struct succession *succession);
 /* --- coordinator_succession.c, jobs that have failed and go on: may call homes and wishes */
 struct succession *succession_find(const struct coordinator *c, uint64_t lineage);
 void succession_forget(struct coordinator *c, struct succession *succession);
-/* Of a rank, or of a newcomer, for whom a job that goes on may wait. */
+/* Take the join of a rank, or of a newcomer, for whom a job that goes on may wait. */
 int succession_on_join(struct coordinator *c, uint32_t node, const struct message *message,
                        struct error *error);
 int succession_on_rejoin(struct coordinator *c, uint32_t node, const struct message *message,
@@ -428,7 +430,7 @@ void segments_forget(struct coordinator *c, struct job *job, struct group *group
 /* Answer a join with an error, close, forget. */
 void worker_refuse(struct coordinator *c, struct worker *worker, int code, const char *text);
 void worker_end(struct coordinator *c, struct worker *worker); /* close and forget */
-/* The same, told first that it has left the job. */
+/* Tell the worker that it has left the job, then close and forget it. */
 void worker_end_departed(struct coordinator *c, struct worker *worker);
 void worker_forget(struct coordinator *c, struct worker *worker); /* free it; out of its job, too */
 void worker_request_free(struct worker *worker, struct worker_group_request *request);
@@ -471,7 +473,7 @@ void group_engine_failed(struct coordinator *c, const struct engine_event *event
 void group_job_ready(struct coordinator *c, struct job *job);
 
 /* --- coordinator_job.c, jobs that are open here: may call groups, workers, segments and late
- * ranks. Those marked * may free the job. */
+ * ranks. Functions marked * may free the job. */
 int job_on_open(struct coordinator *c, uint32_t node, const struct message *message,
                 struct error *error);
 int job_on_rejoin(struct coordinator *c, uint32_t node, const struct message *message,
@@ -500,7 +502,7 @@ void job_peer_came_back(struct job *job, uint32_t node, uint64_t away_ns);
 void job_peer_down(struct coordinator *c, struct job *job, uint32_t node,
                    const char *reason);                /* * */
 void job_tick(struct coordinator *c, struct job *job); /* * */
-/* Of a failed job: the engine lets go of the arenas of all its workers here. */
+/* Have the engine let go of the arenas of all workers here of a failed job. */
 void job_close_in_engine(struct coordinator *c, struct job *job);
 /* The last worker here may have gone: end a failed job. */
 void job_worker_removed(struct coordinator *c, struct job *job); /* * */

@@ -1,4 +1,4 @@
-/* What the coordinator asks of whoever owns sockets, engine and memory. */
+/* Requests of the coordinator to whoever owns sockets, engine and memory. */
 #ifndef SERVER_COORDINATOR_COORDINATOR_IO_H
 #define SERVER_COORDINATOR_COORDINATOR_IO_H
 
@@ -10,8 +10,8 @@
 #include "server/commands/engine_command.h"
 #include "server/commands/engine_event.h"
 
-/* What the coordinator can do to the world. None of it may call the coordinator back: a connection
- * that ends because of it is reported later. */
+/* Actions that the coordinator can take in the world. None of them may call the coordinator back: a
+ * connection that ends because of one is reported later. */
 struct coordinator_io {
     void *context;
     uint32_t own_user; /* the daemon's: this user and root have all of what others share */
@@ -26,8 +26,8 @@ struct coordinator_io {
     /* Close after what was sent; the coordinator has forgotten the worker. */
     void (*end_worker)(void *context, uint32_t worker);
 
-    /* Give the command to the engine: copy what is lent in it, take what is handed over. Of
-     * COMMAND_WORKER_ATTACH, arena and doorbells are to be put in. */
+    /* Give the command to the engine: copy what is lent in it, take what is handed over. For
+     * COMMAND_WORKER_ATTACH, put in arena and doorbells. */
     void (*command)(void *context, const struct engine_command *command);
     /* Make the memory of a segment, which is the user's until segment_freed: *base, to be handed
      * over to the engine, and *descriptor, by which it can be read, and be written to only if it is
@@ -35,14 +35,14 @@ struct coordinator_io {
      * ERR_UNSUPPORTED. */
     int (*segment_make)(void *context, uint32_t uid, uint64_t bytes, bool writable, uint8_t **base,
                         int *descriptor, struct error *error);
-    /* As send_worker, and the descriptor along with it. */
+    /* Send a message as send_worker does, and the descriptor along with it. */
     void (*segment_send)(void *context, uint32_t worker, const struct message *message,
                          int descriptor);
     void (*segment_drop)(void *context, uint32_t uid, int descriptor);
     void (*segment_freed)(void *context, uint32_t uid, uint64_t bytes);
 };
 
-/* Who is at the other end of a worker's socket. */
+/* Credentials of the process at the other end of a worker's socket. */
 struct coordinator_credentials {
     uint32_t uid;
     uint32_t pid;

@@ -36,8 +36,8 @@ void job_worker_removed(struct coordinator *c, struct job *job)
         job_end(c, job);
 }
 
-/* Of a next generation that has lost a rank before it was ready: its workers here have been told
- * nothing, and go on from it as if they had asked just now. */
+/* Let a worker go on from a next generation that has lost a rank before it was ready. Workers here
+ * have been told nothing of it, and go on as if they had asked just now. */
 static void job_rejoin_worker(struct coordinator *c, struct job *job, struct worker *worker)
 {
     job->locals[worker->rank] = NULL;
@@ -218,8 +218,8 @@ int job_on_open(struct coordinator *c, uint32_t node, const struct message *mess
                 struct error *error)
 {
     const char *self = coordinator_node_name(c, c->config->self);
-    /* Of a job with recovery, or that goes on, it may be another one's: the daemons of its ranks
-     * know whom they asked. */
+    /* The home of a job with recovery, or of one that goes on, may be another daemon: the daemons
+     * of its ranks know whom they asked. */
     bool elsewhere = message->generation > 1 || coordinator_recovers(c, message->recovery);
     if (!elsewhere && auth_home_of_job(message->job, c->config->server_count) != node)
         return error_set(error, ERR_PROTOCOL, "job_open of job '%s', whose home is elsewhere",
@@ -323,7 +323,8 @@ void job_engine_opened(struct coordinator *c, const struct engine_event *event)
     }
 }
 
-/* It has gone on, as this daemon knows: one that was started anew meanwhile does not. */
+/* Count that the job has gone on, as far as this daemon knows: a daemon that was started anew
+ * meanwhile counts nothing. */
 static void job_count_recovery(struct coordinator *c, struct job *job)
 {
     const struct succession *before = succession_find(c, job->lineage);
@@ -493,8 +494,8 @@ void job_peer_down(struct coordinator *c, struct job *job, uint32_t node, const 
              ranks[0] ? " (" : "", ranks, ranks[0] ? ")" : "", reason);
 }
 
-/* It is there, and does not say that it is ready: with another daemon, say, it cannot connect.
- * Where it has no ranks the job goes on without it. */
+/* Give up a server that is there, and does not say that it is ready: it may be unable to connect
+ * with another daemon. The job goes on without it, if it has no ranks of the job. */
 static void job_do_without_server(struct coordinator *c, struct job *job)
 {
     struct succession *before = succession_find(c, job->lineage);

@@ -133,7 +133,7 @@ static void late_tell_waiting(struct coordinator *c, struct job *job, const stru
     coordinator_tell_rank(c, job, (uint32_t)teller, text);
 }
 
-/* These are the late ranks of a node now. New ones are logged. */
+/* Replace the late ranks of a node by these. New ones are logged. */
 static void late_set_node(struct coordinator *c, struct job *job, struct job_late *late,
                           uint32_t node, const uint32_t *ranks, uint32_t count)
 {
@@ -368,7 +368,8 @@ void late_tick(struct coordinator *c, struct job *job)
     }
 }
 
-/* Of an answer that came after the end of their time. */
+/* Return whether the ranks were late still when they were asked about after the end of their
+ * time. */
 static bool late_is_over(const struct coordinator *c, const struct job_late *late)
 {
     return late->rank_count > 0 && late->waiting == 0 && late->asked_ns >= late_end_ns(c, late);

@@ -406,7 +406,7 @@ int member_on_refused(struct coordinator *c, uint32_t node, const struct message
     }
     worker->asked = false; /* home has forgotten it */
     if (member_gathers(worker) && message->code == ERR_AGAIN) {
-        /* It gathers where another is connected, and this daemon may be soon. */
+        /* The job gathers at a daemon that another one reaches; this daemon may reach it soon. */
         worker->elsewhere_ns = c->now_ns;
         if (member_home(c, worker) == node)
             worker->elsewhere_ns += COORDINATOR_TELL_NS;

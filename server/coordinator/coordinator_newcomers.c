@@ -1,5 +1,5 @@
-/* Processes that want to become ranks of a job that runs, in its next generation. Which daemon will
- * open that is not known before, so each knows all of them. */
+/* Processes that want to become ranks of a job that runs, in its next generation. Nobody knows
+ * beforehand which daemon will open that, so each knows all of them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ void newcomer_add(struct coordinator *c, const char *name, uint32_t uid,
                   const struct gathering_member *member)
 {
     newcomer_remove(c, member->node, member->member);
-    /* What one node has does not keep out those of others. */
+    /* Newcomers of one node do not keep out those of others. */
     if (newcomers_of(c, member->node) >= c->config->workers) {
         coordinator_log(c, LOG_LEVEL_WARNING, uid,
                         "a newcomer to job '%s' is not heard: of node %s %u wait (limits.workers)",

@@ -62,7 +62,7 @@ static bool segment_all_here(const struct job *job, const struct group *group)
     return true;
 }
 
-/* What the worker cannot have; 0 when it can. */
+/* Return why the worker cannot have the segment; 0: it can. */
 static int segment_check(const struct coordinator *c, const struct worker *worker,
                          const struct group *group, const struct message *message, uint32_t nth,
                          struct error *error)
@@ -212,8 +212,8 @@ int segment_worker_close(struct coordinator *c, struct worker *worker,
     int64_t position = group ? group_position(group, worker->rank) : -1;
     struct segment *segment =
         position >= 0 ? segment_find_number(group->segments, message->segment) : NULL;
-    /* It may cross an answer that came too late for the library, which has closed the group since.
-     */
+    /* The close may cross an answer that came too late for the library, which has closed the group
+     * since. */
     if (message->segment < job->next_segment &&
         (!segment || segment->members[position].state == SEGMENT_DONE))
         return 0;

@@ -66,8 +66,8 @@ static uint64_t succession_wish_deadline(const struct coordinator *c,
     return all || succession_is_settled(c, succession) ? wish_deadline(succession) : UINT64_MAX;
 }
 
-/* Those who have asked had no rank yet, and nobody else is to come: there is nothing to go on from.
- */
+/* End a succession in which those who have asked had no rank yet, and nobody else is to come: there
+ * is nothing to go on from. */
 static void succession_end(struct coordinator *c, struct succession *succession)
 {
     char text[ERROR_TEXT_BYTES];
@@ -76,7 +76,7 @@ static void succession_end(struct coordinator *c, struct succession *succession)
         succession_turn_down(c, succession, 0, ERR_REFUSED, text);
 }
 
-/* Those that go on only as they were hear that it cannot be. Their programs have a say then, and
+/* Turn down those that go on only as they were: it cannot be. Their programs have a say then, and
  * ask again. */
 static void succession_turn_down_whole(struct coordinator *c, struct succession *succession,
                                        const char *why)
@@ -89,8 +89,8 @@ static void succession_turn_down_whole(struct coordinator *c, struct succession 
     }
 }
 
-/* One may be started again soon, as a daemon with ranks may. Whether to wait for longer is the
- * program's to say. */
+/* Wait for a server: one may be started again soon, as a daemon with ranks may. The program decides
+ * whether to wait for longer. */
 static void succession_lack_server(struct coordinator *c, struct succession *succession)
 {
     if (c->config->restart_ms == 0 || succession->server_late)
@@ -139,8 +139,8 @@ static void succession_try(struct coordinator *c, struct succession *succession)
     }
 }
 
-/* How long the others are waited for, counted from the first that asked. Of a newcomer whose first
- * generation failed while it opened, 0: it has no say. */
+/* Set how long the others are waited for, counted from the first that asked. A newcomer whose first
+ * generation failed while it opened gives 0: it has no say. */
 static void succession_await(const struct coordinator *c, struct succession *succession,
                              uint32_t stragglers_ms)
 {
@@ -153,7 +153,8 @@ static void succession_await(const struct coordinator *c, struct succession *suc
         succession->settle_ns = due_ns;
 }
 
-/* Those that wait for more ranks. Whose it is and where is looked at when these are counted. */
+/* Try the successions that wait for more ranks. Nobody looks here to which of them the newcomer
+ * belongs: that is done when newcomers are counted. */
 static void successions_newcomer(struct coordinator *c, const char *name)
 {
     struct succession *succession, *next;
@@ -187,7 +188,7 @@ int succession_on_rejoin(struct coordinator *c, uint32_t node, const struct mess
     member.rank = (int32_t)rank;
     struct error refusal = {0};
     if (rank == succession->world_size && member.newcomer) {
-        /* Of a generation that was ready nowhere, and that this home has not heard of. */
+        /* The generation that it joined was ready nowhere, and this home has not heard of it. */
         newcomer_add(c, succession->name, succession->uid, &member);
         successions_newcomer(c, succession->name);
         return 0;
@@ -464,7 +465,7 @@ void successions_peer_down(struct coordinator *c, uint32_t node)
     }
 }
 
-/* It has had time enough to connect. */
+/* Give up daemons that were never connected: they have had time enough. */
 static void succession_end_unseen(struct coordinator *c, struct succession *succession)
 {
     uint32_t home = succession_home(succession);
@@ -495,7 +496,7 @@ void successions_peer_up(struct coordinator *c)
 
 /* --- time */
 
-/* Of those that are away: they have not come back in time. */
+/* Give up the ranks that are away and have not come back in time. */
 static void succession_end_waits(struct coordinator *c, struct succession *succession)
 {
     for (uint32_t node = 0; node < succession->roster; node++) {

@@ -1,5 +1,5 @@
 /* Ranks that cannot join their job: the job's home is told why, and tells those that gather there.
- * Those that come later hear it too, for a while: a rank may begin minutes after the others. */
+ * Ranks that come later hear it too, for a while: a rank may begin minutes after the others. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

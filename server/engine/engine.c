@@ -16,8 +16,9 @@
 /* How long engine_stop lets operations come back before it closes the fabric under them. */
 #define STOP_NS (2 * NS_PER_S)
 
-/* What the requests of one user may take of memory: this part of the limit, or this where that is
- * more. A request takes some hundred bytes, and a hundred more for each rank of its group here. */
+/* Memory that the requests of one user may take: this part of the limit, or this many bytes where
+ * that is more. A request takes some hundred bytes, and a hundred more for each rank of its group
+ * here. */
 #define KEPT_PART 16
 #define KEPT_LEAST_BYTES (16u << 20)
 

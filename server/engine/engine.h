@@ -35,7 +35,7 @@ int engine_event_descriptor(const struct engine *engine);
 struct engine_event *engine_next_event(struct engine *engine);
 
 const struct transport_info *engine_transport_info(const struct engine *engine);
-/* What the sums use: "avx2". */
+/* The instruction set that the sums use: "avx2". */
 const char *engine_instruction_set(const struct engine *engine);
 /* This node's fabric address for the hello between daemons. Constant after engine_start. */
 void engine_fabric_address(const struct engine *engine, uint8_t address[TRANSPORT_ADDRESS_BYTES],

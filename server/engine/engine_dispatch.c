@@ -1,5 +1,5 @@
-/* What the control thread tells the engine's: one switch from a command's kind to what the exchange
- * and the transport do. */
+/* Commands of the control thread to the engine's: one switch from a command's kind to what the
+ * exchange and the transport do. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -197,7 +197,7 @@ static void dispatch_worker_detach(struct engine *engine, uint64_t job, uint32_t
     struct exchange_worker *found = exchange_find_worker(engine->exchange, job, rank);
     if (!found)
         return;
-    /* What it submitted before it said goodbye counts. */
+    /* Entries that it submitted before it said goodbye count. */
     engine_leave(engine, (struct engine_worker *)found);
 }
 

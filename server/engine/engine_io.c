@@ -1,4 +1,4 @@
-/* What the exchange asks for, done on the transport, the reducer and the arenas. */
+/* Requests of the exchange, carried out on the transport, the reducer and the arenas. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

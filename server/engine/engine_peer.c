@@ -1,5 +1,5 @@
-/* What becomes of a peer's connection on the fabric: news of it for the control thread, its end,
- * and how long it may take to come and be silent. */
+/* A peer's connection on the fabric: news of it for the control thread, its end, and how long it
+ * may take to come and be silent. */
 #include <inttypes.h>
 #include <stdio.h>
 

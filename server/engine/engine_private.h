@@ -1,5 +1,5 @@
-/* What the files of server/engine share, and nobody else includes. Each layer may call those below
- * it, the exchange, the transport and common/, and none above. From the top:
+/* Declarations that the files of server/engine share, and nobody else includes. Each layer may call
+ * those below it, the exchange, the transport and common/, and none above. From the top:
  *
  * - engine.c: starts and stops; what the control thread calls.
  * - engine_loop.c: the engine's thread.
@@ -38,7 +38,8 @@
 /* The most time that one kind of work takes of a round before the others have their turn. */
 #define ENGINE_SLICE_NS (300 * 1000ull)
 
-/* What is done of one kind in this round. The clock is asked now and then only. */
+/* One kind of work in one round: how much of it is done, and when its time is over. Reading the
+ * clock takes time, so it is asked only once in several steps. */
 struct engine_slice {
     uint64_t end_ns; /* 0: the clock has not been asked yet */
     uint32_t steps;
@@ -186,7 +187,7 @@ void engine_release(struct engine *engine, void *base, uint64_t bytes, struct en
 /* --- engine_share.c: may call the exchange */
 /* The worker has been attached to its job. ERR_MEMORY. */
 int engine_share_add(struct engine *engine, struct engine_worker *worker, struct error *error);
-/* It goes; nothing waits for its ring any more. */
+/* Take the worker out of its user's share; nothing waits for its ring any more. */
 void engine_share_remove(struct engine *engine, struct engine_worker *worker);
 
 /* --- engine_protect.c: may call the reducer, the exchange */
@@ -212,11 +213,12 @@ int engine_protect_seal(struct engine *engine, struct exchange_send *send);
 /* The oldest to the peer that is not posted, if it is sealed. One that cannot be sealed now stays
  * the oldest, since its sequence is taken, and is tried again with every look. */
 struct exchange_send *engine_protect_sealed(struct engine *engine, uint32_t node);
-/* It has been posted. */
+/* Take the send, which has been posted, from the queue. */
 void engine_protect_posted(struct engine *engine, struct exchange_send *send);
-/* It could not be posted now, for this reason; it stays the oldest. */
+/* Note that the oldest to the node could not be posted now, and why (code); it stays the oldest. */
 void engine_protect_unposted(struct engine *engine, uint32_t node, int code);
-/* What is to be posted in place of the send's header and payload, or NULL: those. */
+/* Return the sealed message to post in place of the send's header and payload, and its size. NULL:
+ * post those. */
 const struct buffer *engine_protect_bytes(const struct exchange_send *send, uint32_t *bytes);
 /* The send is over. read: the fabric may still read what was sealed, and deliver it. Another
  * message would be opened in that buffer, so it is set aside, for sealed ones alone, until the
@@ -240,14 +242,14 @@ bool engine_protect_is_stranger(const struct engine *engine, uint32_t node,
 void engine_protect_retry(struct engine *engine, uint32_t node);
 bool engine_protect_check(struct engine *engine, uint32_t node, uint64_t now_ns,
                           uint64_t silence_ns, char *text, size_t room);
-/* Which peer with keys has given out the token in the message, where the fabric does not tell whose
- * it is. TRANSPORT_NO_PEER: none. */
+/* Find the peer with keys that has given out the token in the message, where the fabric does not
+ * tell from whom the message is. TRANSPORT_NO_PEER: none. */
 uint32_t engine_protect_sender(const struct engine *engine, const struct buffer *buffer,
                                uint32_t bytes);
 
 /* --- engine_send.c: may call engine_protect.c, the exchange */
 void engine_send(struct engine *engine, struct exchange_send *send);
-/* What waits for room with the transport, or to be sealed. */
+/* Send what waits for room with the transport, or to be sealed. */
 void engine_flush_backlog(struct engine *engine, uint32_t node);
 /* The connection is over: so are its messages. */
 void engine_drop_backlog(struct engine *engine, uint32_t node);
@@ -262,7 +264,7 @@ void engine_peer_event(struct engine *engine, enum engine_event_type type, uint3
 bool engine_drop_peer(struct engine *engine, uint32_t node, bool recovers);
 /* End its connection, and tell the control thread why. */
 void engine_end_peer(struct engine *engine, uint32_t node, const char *text, bool recovers);
-/* The same; the text says how, and then which link. */
+/* End it, with a text that begins with `how` and then names the link. */
 void engine_peer_lost(struct engine *engine, uint32_t node, const char *how, bool recovers);
 /* This ("no sign of life") has been lacking of it for engine_silence_ns. */
 void engine_peer_silent(struct engine *engine, uint32_t node, const char *what);

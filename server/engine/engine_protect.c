@@ -38,8 +38,8 @@ struct engine_link {
     uint64_t missing_ns; /* whom later ones had, and the first such tick; 0: none was missing */
 };
 
-/* One that is being sealed or opened, or has been and waits for its turn; sealed ones stay until
- * the fabric has sent them. */
+/* A message that is being sealed or opened, or has been and waits for its turn; sealed ones stay
+ * until the fabric has sent them. */
 struct protect_message {
     struct reduce_task task; /* first: the reducer knows it by this */
     struct protect_message *next;
@@ -177,8 +177,8 @@ static bool message_may_be_tried_again(const struct protect_message *message)
     return message->result == ERR_MEMORY || (message->send && message->result != 0);
 }
 
-/* Whether the work on the oldest is done. What a thread had no memory for this one does, which has
- * its ciphers; later ones wait for it, for the order of the sequences. */
+/* Return whether the work on the oldest is done. If a thread had no memory for it, this thread does
+ * the work, since it has its ciphers; later messages wait, for the order of the sequences. */
 static bool message_is_ready(struct protect_message *message)
 {
     if (!message || !message->done)
@@ -212,7 +212,7 @@ static void message_start(struct engine *engine, struct protect_message *message
     reducer_submit(engine->reducer, &message->task);
 }
 
-/* Of a connection that is over. */
+/* Give back the message of a connection that is over. */
 static void message_abandon(struct engine *engine, struct protect_message *message)
 {
     struct exchange_send *send = message->send;
@@ -266,7 +266,7 @@ void engine_protect_over(struct engine *engine, struct reduce_task *task)
 
 /* --- out -------------------------------------------------------------------------------------- */
 
-/* One that was set aside, or a fresh one. */
+/* Take a buffer that was set aside, or a fresh one. False: no memory. */
 static bool message_get_buffer(struct engine *engine, struct protect_message *message)
 {
     message->aside = engine->aside != NULL;
@@ -359,7 +359,8 @@ void engine_protect_release(struct engine *engine)
 
 /* --- in --------------------------------------------------------------------------------------- */
 
-/* What anybody may have written has its sequence taken when it is open, and not before. */
+/* Anybody may have written a datagram, so its sequence is taken when it has been opened, and not
+ * before. On an ordered connection the sequence is taken at once. */
 int engine_protect_open(struct engine *engine, uint32_t node, struct buffer *buffer, uint32_t bytes,
                         enum seal_refusal *refusal)
 {

@@ -7,10 +7,10 @@
 
 #include "server/engine/engine_private.h"
 
-/* What is unmapped at once: that takes no longer than handing it over. */
+/* Memory up to this size is unmapped at once: that takes no longer than handing it over. */
 #define RELEASE_AT_ONCE_BYTES (2u << 20)
-/* What the thread unmaps in one call, in which no other thread can map or unmap: of some
- * milliseconds. */
+/* Bytes that the thread unmaps in one call, in which no other thread can map or unmap. The call
+ * takes some milliseconds. */
 #define RELEASE_PIECE_BYTES ((uint64_t)32 << 20)
 
 struct engine_release {
@@ -25,7 +25,7 @@ static void release_now(struct engine *engine, void *base, uint64_t bytes,
 {
     for (uint64_t piece; base && bytes > 0; bytes -= piece) {
         piece = bytes < RELEASE_PIECE_BYTES ? bytes : RELEASE_PIECE_BYTES;
-        /* Of pages that are larger still there is no piece. */
+        /* The kernel unmaps no piece of a page that is larger still, so all goes at once. */
         if (munmap(base, piece) < 0 && munmap(base, piece = bytes) < 0)
             break;
         base = (char *)base + piece;

@@ -1,6 +1,6 @@
 /* Reading the rings of the workers. Each user's workers share one slice of a round and take turns
- * in it, so that what one user submits costs another no more than that, however much it is. Of a
- * worker that leaves, what lay in its ring counts, in as many rounds as it takes. */
+ * in it, so that what one user submits costs another no more than that, however much it is. The
+ * entries that lay in the ring of a worker that leaves count, in as many rounds as it takes. */
 #include <stdio.h>
 #include <utlist.h>
 
@@ -41,7 +41,8 @@ static bool rings_has_passed(const struct engine_worker *worker, uint32_t index)
     return worker->stopped || (int32_t)(worker->exchange.arena.submission_index - index) >= 0;
 }
 
-/* What was to be read before something else could be done has been. */
+/* Go on with whatever waited until the ring had been read up to a mark: a trace, or the worker's
+ * leaving. */
 static void rings_check_marks(struct engine *engine, struct engine_worker *worker)
 {
     if (worker->trace_unread && rings_has_passed(worker, worker->trace_index)) {

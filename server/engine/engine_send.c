@@ -1,5 +1,5 @@
 /* Messages on their way to the fabric: as they are, or sealed; in the order in which they were
- * given, for each peer. What the transport has no room for waits. */
+ * given, for each peer. A message for which the transport has no room waits. */
 #include "common/base/error.h"
 #include "server/engine/engine_private.h"
 
@@ -39,7 +39,8 @@ static int engine_try_sealed(struct engine *engine, struct exchange_send *send)
     return engine_post(engine, send, &part, &sealed->registration, 1);
 }
 
-/* What goes to a peer that is not there ends with its jobs, which the control thread sees to. */
+/* Take a message to a peer that is not there. The message ends with its jobs, which the control
+ * thread sees to. */
 static void engine_lose(struct engine *engine, struct exchange_send *send)
 {
     send->next = engine->lost;
@@ -98,7 +99,8 @@ static bool engine_post_sealed(struct engine *engine, uint32_t node)
     return any;
 }
 
-/* One that is refused makes room for another, and nobody else would look. */
+/* Seal and post as long as anything moves: a message that is refused makes room for another, and
+ * nobody else would look. */
 static void engine_flush_sealed(struct engine *engine, uint32_t node)
 {
     bool any = true;

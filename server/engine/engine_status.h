@@ -10,8 +10,8 @@
 
 struct engine;
 
-/* What the status shows: a picture that the engine makes ten times a second. It holds the lock
- * to show the next one only, the caller to copy. */
+/* The figures that the status shows: a picture that the engine makes ten times a second. The engine
+ * holds the lock only to show the next picture, the caller only to copy it. */
 struct engine_peer_status {
     uint32_t node;
     bool up;

@@ -1,5 +1,5 @@
-/* What the users of this node have the daemon keep for them, each kind within a limit, so that no
- * user takes what others need. Pure. */
+/* Accounts of what the daemon keeps for the users of this node, each kind within a limit, so that
+ * no user takes what others need. Pure. */
 #ifndef SERVER_JOBS_ACCOUNT_H
 #define SERVER_JOBS_ACCOUNT_H
 
@@ -34,20 +34,22 @@ struct account_book {
 };
 
 void account_book_clear(struct account_book *book);
-/* ERR_MEMORY: it would be more than the user may have, and nothing is charged. Of the other kinds
- * than memory the first is never refused. */
+/* Charge the amount to the user. ERR_MEMORY: the user would have more than he may, or there is no
+ * memory for the account; nothing is charged. In kinds other than memory, a user who has nothing
+ * may take any amount. */
 int account_charge(struct account_book *book, uint32_t uid, enum account_kind kind, uint64_t amount,
                    struct error *error);
-/* The same of what is there already, whatever the limit. ERR_MEMORY. */
+/* Charge an amount that is there already, whatever the limit. ERR_MEMORY: no memory for the
+ * account. */
 int account_add(struct account_book *book, uint32_t uid, enum account_kind kind, uint64_t amount,
                 struct error *error);
-/* As much as was charged, at once or in parts. */
+/* Take back what was charged, at once or in parts. */
 void account_release(struct account_book *book, uint32_t uid, enum account_kind kind,
                      uint64_t amount);
 /* Whether an amount is more than the user may have of the kind. */
 bool account_is_beyond(const struct account_book *book, uint32_t uid, enum account_kind kind,
                        uint64_t amount);
-/* What of the kind the user has. */
+/* Return how much of the kind the user has. */
 uint64_t account_used(const struct account_book *book, uint32_t uid, enum account_kind kind);
 
 #endif

@@ -69,7 +69,8 @@ static bool admission_competes(const struct admission_place *place,
     return of_source ? admission_is_same(place, other) : place->known == other->known;
 }
 
-/* One of those that compete with the place: of all, or of its source. `number` is random. */
+/* Return one of those that compete with the place, or the place itself: of its source if of_source,
+ * else of all. count: how many compete; `number` is random. */
 static struct admission_place *admission_pick(const struct admission *admission,
                                               struct admission_place *place, bool of_source,
                                               uint32_t count, uint64_t number)

@@ -1,11 +1,11 @@
-/* Which connections that have not authenticated may stay, as bookkeeping: pure.
+/* Bookkeeping of the connections that have not authenticated: which of them may stay. Pure.
  *
- * Whoever holds a place must not keep a daemon of the roster out for longer than a few attempts. So
- * the addresses of the roster have places of their own, each a number of them, and all others share
- * few. A connection too many does not simply go away: one at random of those that compete for the
- * places does, so that somebody who holds them all, or takes each that becomes free, has no
- * advantage over somebody who needs one for as long as a handshake takes. Strangers are dropped so
- * from a lower number on already, the more of them there are the likelier (random early drop, as
+ * Whoever holds a place must not keep a daemon of the roster out for longer than a few attempts.
+ * Therefore each address of the roster has a number of places of its own, and all others share few.
+ * A connection too many does not simply go away: one at random of those that compete for the places
+ * does, so that somebody who holds them all, or takes each that becomes free, has no advantage over
+ * somebody who needs one for as long as a handshake takes. Strangers are dropped in this way from a
+ * lower number on already; the more of them there are, the likelier it is (random early drop, as
  * MaxStartups of sshd_config(5): start, rate, full).
  *
  * Numbers that decide are handed in as random ones. */
@@ -57,17 +57,19 @@ void admission_clear(struct admission *admission);
 void admission_learn(struct admission *admission, uint32_t node,
                      const struct admission_source *source);
 
-/* The connection comes in. NULL: it has a place. Else the place that has to go, which may be its
- * own: then it has not got one; any other is to leave. */
+/* Let the connection come in. NULL: it has a place. Otherwise the place that has to go: if that is
+ * its own, it has not got one; any other one is to leave. */
 struct admission_place *admission_enter(struct admission *admission, struct admission_place *place,
                                         const struct admission_source *source, uint64_t random);
 /* Whether a node of the roster connects from there. */
 bool admission_knows(const struct admission *admission, const struct admission_source *source);
-/* One whose descriptor a connection from there may have when there is none: a stranger, or else,
- * for an address of the roster, one from such an address. NULL: nobody's. */
+/* Return a connection whose descriptor a new one from there may have when there is none: a
+ * stranger, or, without strangers and for an address of the roster, one from such an address. NULL:
+ * nobody's. */
 struct admission_place *admission_yield(const struct admission *admission,
                                         const struct admission_source *source, uint64_t random);
-/* It has authenticated, or is over. Does nothing if it has no place. */
+/* Give the place back: its connection has authenticated, or is over. Does nothing if it has no
+ * place. */
 void admission_leave(struct admission *admission, struct admission_place *place);
 
 #endif

@@ -1,6 +1,7 @@
-/* What another daemon was told over the control connection and may not have heard, where recovery
- * is on: lines are counted on both sides, and kept until the other one says how many have come. On
- * the next connection what it lacks is said again. Pings and the handshake are not counted. */
+/* Lines that another daemon was told over the control connection and may not have heard, where
+ * recovery is on. Lines are counted on both sides, and kept until the other one says how many have
+ * come. On the next connection the lines that it lacks are said again. Pings and the handshake are
+ * not counted. */
 #ifndef SERVER_JOBS_CONVERSATION_H
 #define SERVER_JOBS_CONVERSATION_H
 
@@ -31,10 +32,9 @@ struct conversation {
     struct conversation_line *first, *last;
 };
 
-/* It begins, or is over: nothing is kept or counted. */
+/* Begin the conversation, or end it: nothing is kept or counted. */
 void conversation_clear(struct conversation *conversation);
-/* It cannot go on over another connection: nothing is kept any more, and lines are still counted.
- */
+/* Drop what is kept: the conversation cannot go on over another connection. The counts stay. */
 void conversation_keep_nothing(struct conversation *conversation);
 /* Whether something new may be begun for the user. Root may. */
 bool conversation_may_begin(const struct conversation *conversation, uint32_t user);
@@ -42,8 +42,8 @@ bool conversation_may_begin(const struct conversation *conversation, uint32_t us
  * CONVERSATION_MOST_BYTES), so that the conversation cannot go on over another connection. */
 bool conversation_say(struct conversation *conversation, uint32_t user, const char *line,
                       size_t length);
-/* So many have come, says the other daemon. ERR_PROTOCOL: more than were said, or fewer than it has
- * said before. */
+/* Drop the lines that have come, of which the other daemon says how many (heard). ERR_PROTOCOL:
+ * more than were said, or fewer than it has said before. */
 int conversation_acknowledge(struct conversation *conversation, uint64_t heard,
                              struct error *error);
 

@@ -29,7 +29,7 @@ struct ended_jobs {
 
 void ended_init(struct ended_jobs *ended);
 void ended_clear(struct ended_jobs *ended);
-/* Note a job that ends now. What is old goes, and so does an earlier generation of it. */
+/* Note a job that ends now. Old ones are dropped, and so is an earlier generation of the job. */
 void ended_note(struct ended_jobs *ended, const struct job *job, uint64_t now_ns);
 bool ended_is_old(const struct ended_job *it, uint64_t now_ns);
 

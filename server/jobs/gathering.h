@@ -23,7 +23,7 @@ struct gathering_member {
     bool returned;     /* it has come back to the daemon that was started in its daemon's place */
     uint64_t deadline_ns;
     bool whole; /* it goes on only if no rank of the last generation is lost */
-    /* Of one that goes on: how many ranks it wishes for, 0: any number; and for how long. */
+    /* For a rank that goes on: how many ranks it wishes for, 0: any number; and for how long. */
     uint32_t least_ranks, wait_ms;
     uint64_t told_ns; /* when it is told what it waits for; UINT64_MAX: it has been */
 };
@@ -49,8 +49,8 @@ struct gathering {
      * whether it does by now. UINT64_MAX: it is not complete. */
     uint64_t without_ns;
     bool without;
-    /* What the first member that waited in vain was told, for those after it: they wait for the
-     * same, not for it. Empty: none has since the last one came. */
+    /* The text that the first member that waited in vain was told, for those after it: they wait
+     * for the same, not for it. Empty: none has since the last one came. */
     char timeout_text[ERROR_TEXT_BYTES];
     UT_hash_handle hh; /* by name */
 };
@@ -70,9 +70,9 @@ bool gathering_remove(struct gathering *gathering, uint32_t node, uint32_t membe
 void gathering_remove_at(struct gathering *gathering, uint32_t index);
 bool gathering_complete(const struct gathering *gathering);
 
-/* Of a complete gathering: node and member of each rank, [world_size] each. Ranks that were asked
- * for are kept, the others are handed out by node number, local rank (unknown ones last), member.
- */
+/* Assign the ranks of a complete gathering: node and member of each, [world_size] each. Ranks that
+ * were asked for are kept, the others are handed out by node number, local rank (unknown ones
+ * last), member. */
 void gathering_assign(const struct gathering *gathering, uint32_t *rank_nodes, uint32_t *members);
 /* "ranks 2, 3 of job 'train' have not joined", or how many when ranks are not known yet. */
 void gathering_missing_text(const struct gathering *gathering, char *text, size_t bytes);

@@ -18,7 +18,7 @@ enum job_state {
     JOB_FAILED,  /* kept until its workers here are gone */
 };
 
-/* What a node is to a job. */
+/* Roles of a node in a job. */
 #define JOB_NODE_RANKS 1u
 #define JOB_NODE_SERVER 2u
 #define JOB_NODE_HOME 4u
@@ -110,7 +110,7 @@ bool job_group_is_local(const struct job *job, const struct group *group);
 #define JOB_RANKS_TEXT_BYTES 160
 /* "rank 3", "ranks 2, 3", with "and N more" behind the first ones. count > 0. */
 void job_ranks_text(const uint32_t *ranks, uint32_t count, char text[JOB_RANKS_TEXT_BYTES]);
-/* The same of all ranks on a node; "" when there are none. */
+/* Write the text for all ranks on a node; "" when there are none. */
 void job_node_ranks_text(const struct job *job, uint32_t node, char text[JOB_RANKS_TEXT_BYTES]);
 
 #endif

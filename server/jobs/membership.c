@@ -116,8 +116,8 @@ bool membership_away(struct membership *membership, uint32_t node, uint64_t now_
         peer->since_ns = now_ns;
         peer->away_ns = now_ns + membership->silence_ns;
     }
-    /* Else it was never there on both planes, and is not waited for. That its connection was ended
-     * shows that its machine lives. */
+    /* A peer that was never there on both planes is not waited for. The end of its connection shows
+     * that its machine lives. */
     if (peer->away_ns == UINT64_MAX)
         peer->ended = true;
     return peer->away_ns != UINT64_MAX;

@@ -1,4 +1,4 @@
-/* Which other daemons are there: pure bookkeeping of connections, heartbeats and attempts to
+/* Members of the roster that are there: pure bookkeeping of connections, heartbeats and attempts to
  * connect. Whoever owns the sockets reports what happens and asks what is due. */
 #ifndef SERVER_JOBS_MEMBERSHIP_H
 #define SERVER_JOBS_MEMBERSHIP_H
@@ -59,7 +59,7 @@ int membership_init(struct membership *membership, uint32_t count, uint32_t self
                     uint32_t heartbeat_ms, uint32_t silence_ms, uint64_t now_ns);
 void membership_clear(struct membership *membership);
 
-/* What becomes of a new connection that a peer has made. */
+/* Answers to a new connection that a peer has made. */
 enum membership_claim {
     MEMBERSHIP_TAKE,   /* it is the node's; an older one is over */
     MEMBERSHIP_WAIT,   /* for word on the older one, or its end */
@@ -71,7 +71,7 @@ enum membership_claim {
  * two of that name: MEMBERSHIP_WAIT. Then the older one is to be asked for word. */
 enum membership_claim membership_claim(const struct membership *membership, uint32_t node,
                                        uint64_t incarnation);
-/* The same later, of one that waits since waits_ns. */
+/* Decide again, later, about a connection that waits since waits_ns. */
 enum membership_claim membership_settle(const struct membership *membership, uint32_t node,
                                         uint64_t waits_ns);
 
@@ -84,9 +84,9 @@ void membership_up(struct membership *membership, uint32_t node, uint64_t now_ns
 /* Recovery, that is a connection that breaks while both daemons live, and the next one that goes on
  * with its session. A session begins with a new connection, or (0) does not. */
 void membership_begin_session(struct membership *membership, uint32_t node, uint64_t session);
-/* The connection has broken, and membership_lost follows: whether the peer is away from now on,
- * that is for silence_ns at most since both planes were there. Who asks whether it is there is told
- * that it is. */
+/* Note that the connection has broken; membership_lost follows. Return whether the peer is away
+ * from now on, that is for silence_ns at most since both planes were there. While it is away,
+ * others are told that it is there. */
 bool membership_away(struct membership *membership, uint32_t node, uint64_t now_ns);
 bool membership_is_away(const struct membership *membership, uint32_t node);
 /* How long an attempt to connect may take, of limit_ns otherwise: there is time for several while

@@ -1,4 +1,4 @@
-/* What a job has gone on from: how often, and how long each took. Pure. */
+/* Recoveries of a job: how often it has gone on after a loss, and how long each took. Pure. */
 #ifndef SERVER_JOBS_RECOVERIES_H
 #define SERVER_JOBS_RECOVERIES_H
 

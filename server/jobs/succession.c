@@ -416,7 +416,8 @@ enum recovery_kind succession_kind(const struct succession *succession, const st
     return returned ? RECOVERY_DAEMON : RECOVERY_SERVER;
 }
 
-/* Who decides after the next generation, this home being one of them, and who serves it not. */
+/* Set the elders and the unable nodes of the next generation: the nodes that decide after it, this
+ * home being one of them, and the nodes that do not serve it. */
 static int succession_set_nodes(const struct succession *succession, struct gathering *gathering)
 {
     uint32_t home;

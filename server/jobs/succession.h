@@ -1,4 +1,4 @@
-/* What is left of a job that has failed, so that its ranks can form the next generation: who has
+/* Remains of a job that has failed, from which its ranks can form the next generation: who has
  * asked for it, who is gone, and which daemon decides. Every daemon of the job has one. Pure. */
 #ifndef SERVER_JOBS_SUCCESSION_H
 #define SERVER_JOBS_SUCCESSION_H
@@ -12,7 +12,7 @@
 #include "server/jobs/gathering.h"
 #include "server/jobs/job.h"
 
-/* Of a rank, in its generation. */
+/* State of a rank, in its generation. */
 enum succession_state {
     SUCCESSION_AWAITED, /* as far as is known it lives, and has not asked */
     SUCCESSION_ASKED,
@@ -61,15 +61,16 @@ struct succession {
     UT_hash_handle hh;
 };
 
-/* Of a job that has failed; before: of the generation before it, or NULL. Requests that came before
- * this node heard of the failure are taken over. NULL: out of memory. */
+/* Create the succession of a job that has failed. before: the one of the generation before it, or
+ * NULL. Requests that came before this node heard of the failure are taken over. NULL: out of
+ * memory. */
 struct succession *succession_create(const struct job *job, const struct succession *before,
                                      uint64_t forget_ns);
 void succession_free(struct succession *succession);
 
-/* The daemon that decides: the first home, or the next elder that is not lost. Those who have heard
- * of an older generation only must come to the same, so the elders of the next one are those of
- * this that are left. When none is, the other members follow. */
+/* Return the daemon that decides: the first home, or the next elder that is not lost. A daemon that
+ * has heard only of an older generation must come to the same answer, so the elders of the next
+ * generation are those of this one that are left. When none is, the other members follow. */
 uint32_t succession_home(const struct succession *succession);
 /* The rank of a worker of the node; world_size: it has none. */
 uint32_t succession_rank(const struct succession *succession, uint32_t node, uint32_t worker);
@@ -83,10 +84,10 @@ void succession_lose_node(struct succession *succession, uint32_t node);
  * are away already. How many have gone away now. */
 uint32_t succession_part_node(struct succession *succession, uint32_t node, uint64_t now_ns,
                               uint64_t until_ns);
-/* Of a rank that is away, or has come back and asks again: it is a worker of this number now, and
- * has asked. `member->rank` is what it says that it had in that generation, `former` what the
- * daemon before called it. ERR_STATE: nobody
- * waits for it. *rank is the one that it has here. */
+/* Let a rank ask that is away, or that has come back and asks again; it is a worker of the number
+ * member->member now. `member->rank` is the rank that it says it had in `generation`, `former` the
+ * number that the daemon before called it. *rank is the rank that it has here. ERR_STATE: nobody
+ * waits for it. */
 int succession_return(struct succession *succession, const struct gathering_member *member,
                       uint32_t generation, uint32_t former, uint32_t *rank, struct error *error);
 /* The job opens here: those of it who had come back do not ask any more, and those that are away
@@ -116,8 +117,8 @@ uint64_t succession_wait_end(const struct succession *succession, uint64_t reser
 bool succession_has_survivor(const struct succession *succession);
 /* "rank 2 has not asked for the next generation of job 'train'" */
 void succession_awaited_text(const struct succession *succession, char *text, size_t bytes);
-/* What the next generation, which is ready, has gone on from. With all ranks of this one, in their
- * places, it was a daemon that was lost: theirs, which was started again, or a server's. */
+/* Return from which loss the next generation, which is ready, has gone on. If it has all ranks of
+ * this one, in their places, a daemon was lost: theirs, which was started again, or a server's. */
 enum recovery_kind succession_kind(const struct succession *succession, const struct job *next);
 /* A gathering of those that have asked, numbered in their old order, with room for newcomers. NULL:
  * out of memory. */

@@ -318,7 +318,8 @@ static int sandbox_load(scmp_filter_ctx filter)
      * parts of one process that do not trust each other. The daemon has none, and sums. */
     if (code == 0)
         code = seccomp_attr_set(filter, SCMP_FLTATR_CTL_SSB, 1);
-    /* What all threads do for ever is looked up in a tree, where the kernel keeps no map of it. */
+    /* The kernel keeps no map of the calls that are always allowed, so level 2 looks each call up
+     * in a tree. */
     if (code == 0)
         code = seccomp_attr_set(filter, SCMP_FLTATR_CTL_OPTIMIZE, 2);
     if (code == 0)

@@ -212,7 +212,7 @@ static int shoalctl_options_parse(int argc, char **argv, struct options *options
 
 /* --- commands ------------------------------------------------------------------------------- */
 
-/* What nobody can read is no answer. */
+/* Output that nobody can read is no answer. */
 static int shoalctl_output_check(struct error *error)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))

@@ -196,7 +196,7 @@ static void print_names(const json_t *names, char cell[CELL_BYTES])
     }
 }
 
-/* Of a job that has failed and may go on: who is gone, and who is waited for. */
+/* Print, for a job that has failed and may go on, who is gone, and who is waited for. */
 static void print_lost(FILE *out, const json_t *job)
 {
     const json_t *lost = json_object_get(job, "lost");
@@ -223,7 +223,7 @@ static void print_lost(FILE *out, const json_t *job)
     fputc('\n', out);
 }
 
-/* What the job has gone on from. */
+/* Print the losses after which the job has gone on. */
 static void print_recovered(FILE *out, const json_t *job)
 {
     static const char *const kinds[] = {"connection", "server", "daemon", "generation"};
@@ -312,7 +312,7 @@ void shoalctl_print_jobs(FILE *out, const json_t *status)
     print_ended(out, status);
 }
 
-/* What is charged to users whose memory or descriptors the daemon holds. */
+/* Print what is charged to users whose memory or descriptors the daemon holds. */
 static void print_users(FILE *out, const json_t *status)
 {
     static const struct column columns[] = {

@@ -14,7 +14,7 @@
 #define WARNINGS_LEAST 3 /* lines that other sections leave to warnings */
 #define NAME_COLUMNS 16
 
-/* Of ECMA-48. */
+/* Colours and styles of ECMA-48. */
 #define BOLD "1"
 #define TITLE "7"
 #define RED "31"
@@ -58,8 +58,8 @@ static void style_end(const struct canvas *canvas, const char *style)
         fputs("\033[0m", canvas->out);
 }
 
-/* As many characters of the text as there is room for, in `width` columns; 0: as long as it is.
- * What is no text becomes '?'. */
+/* Put as many characters of the text as there is room for, in `width` columns; 0: as long as it is.
+ * Bytes that are no text become '?'. */
 static void text_put(struct canvas *canvas, const char *style, unsigned width, const char *text)
 {
     char clean[CELL_BYTES];
@@ -143,7 +143,8 @@ static void bytes_text(double bytes, char *text, size_t room)
         snprintf(text, room, "-");
 }
 
-/* The same peer or job in the document before; NULL where it was not there, or elsewhere. */
+/* Return the entry's peer or job in the document before; NULL where it was not there, or
+ * elsewhere. */
 static const json_t *entry_before(const struct screen *screen, const char *list, const char *key,
                                   size_t index, const json_t *entry)
 {
@@ -167,7 +168,7 @@ struct link {
     double in_Bps, out_Bps;
 };
 
-/* What needs a look comes first: links that are down, then those that are used most. */
+/* Links that need a look come first: those that are down, then those that are used most. */
 static int link_compare(const void *one, const void *other)
 {
     const struct link *a = one, *b = other;
@@ -339,7 +340,7 @@ static void warnings_draw(struct canvas *canvas, const json_t *warnings)
     }
 }
 
-/* Of a section's lines those that can be shown, beside the line that counts the others. */
+/* Return how many of a section's lines can be shown, beside the line that counts the others. */
 static size_t lines_fit(size_t wanted, size_t room)
 {
     if (wanted <= room)

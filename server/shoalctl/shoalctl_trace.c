@@ -150,7 +150,7 @@ static json_int_t trace_number(const json_t *traced, const char *key)
     return json_integer_value(json_object_get(traced, key));
 }
 
-/* What is in the trace, and what is not. */
+/* Print what is in the trace, and what is not. */
 static void trace_report(const struct trace_options *options, const json_t *traced,
                          const struct trace_record *records, uint32_t count, uint32_t unmatched)
 {
@@ -179,7 +179,8 @@ static void trace_report(const struct trace_options *options, const json_t *trac
     if (trace_number(traced, "refused") > 0)
         fprintf(out, "%" JSON_INTEGER_FORMAT " copies are missing: their times make no sense\n",
                 trace_number(traced, "refused"));
-    /* Of chunks that were over before the trace began there always are some. */
+    /* Chunks that were over before the trace began always leave some, so the line comes only where
+     * records were dropped. */
     if (unmatched > 0 && trace_number(traced, "dropped") > 0)
         fprintf(out, "%" PRIu32 " copies out are not shown: their chunks are not in the trace\n",
                 unmatched);

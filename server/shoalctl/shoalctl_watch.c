@@ -43,7 +43,8 @@ static int watch_open(struct watch *watch, struct error *error)
     return 0;
 }
 
-/* What is typed in it goes to the shell, and errors are read on the screen that was there. */
+/* Leave the screen. Keys that were typed in it go to the shell, and errors are read on the screen
+ * that was there. */
 static void watch_close(struct watch *watch)
 {
     fputs(SCREEN_LEAVE, stdout);
@@ -68,8 +69,8 @@ static int watch_draw(const struct watch *watch, struct error *error)
     return error_set_errno(error, errno, "cannot write what the daemon says");
 }
 
-/* As if SIGTSTP had not been blocked, with the terminal as it was: it stops nobody whom no shell
- * would have go on. */
+/* Stop as if SIGTSTP had not been blocked, with the terminal as it was. The signal stops no process
+ * that no shell would continue. */
 static void watch_stop(void)
 {
     sigset_t stop;

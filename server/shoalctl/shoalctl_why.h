@@ -11,7 +11,7 @@
 /* Ask for the job and print the answer, or the document itself. Negative: no answer, or it could
  * not be asked for; the output is the caller's to check. */
 int shoalctl_why(struct conversation *talk, const char *job, bool json, struct error *error);
-/* The five lines of the document. What is missing in it is "-". */
+/* Print the five lines of the document, "-" for whatever is missing in it. */
 void shoalctl_print_why(FILE *out, const json_t *why);
 
 #endif

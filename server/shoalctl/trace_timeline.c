@@ -198,7 +198,8 @@ static uint32_t timeline_take_lane(struct trace_track *track, uint64_t *ends,
     return lane;
 }
 
-/* Which track's slices lie in others: wholes, or collectives, of which `record` names the same. */
+/* Return whether the inner slice lies in the outer one: that is a whole, or, for the arrival of
+ * ranks, a collective; both are of the same chunk, and the times fit. */
 static bool timeline_lies_in(const struct trace_slice *inner, const struct trace_slice *outer)
 {
     bool holds = outer->whole ||

@@ -5,8 +5,8 @@
 
 #include "common/base/quota.h"
 
-/* A status document has room for so many ranks; the others are left out. So the control thread is
- * done with it in milliseconds whatever jobs there are. */
+/* Room for so many ranks in a status document; the others are left out. The limit keeps the control
+ * thread's work on a document to milliseconds, whatever jobs there are. */
 struct rank_room {
     struct quota wanted; /* ranks that might be listed, by user */
     struct quota listed;

@@ -313,8 +313,8 @@ static void status_put_gathering_ranks(struct json_text *text, struct rank_room 
     status_put_both_ranks(text, room, known, gathering->world_size, all_known);
 }
 
-/* Of the workers that wait, those from `first` on of the same job; returns the first of the next.
- */
+/* Put the ranks of one job, from `first` on, of the workers that wait; return the first of the next
+ * job. */
 static uint32_t status_put_waiting_ranks(struct json_text *text, const struct waiting *waiting,
                                          uint32_t first, const char *name)
 {
@@ -342,7 +342,7 @@ static void status_put_no_figures(struct json_text *text, const struct config *c
     json_text_close_array(text);
 }
 
-/* Of a job that has not been ready yet. */
+/* Put the history of a job that has not been ready yet: none. */
 static void status_put_no_history(struct json_text *text)
 {
     static const struct recoveries none = {0};
@@ -440,7 +440,7 @@ static void status_put_successions(struct json_text *text, struct rank_room *roo
     }
 }
 
-/* It goes on as a next generation, or ranks wait here for one. */
+/* Return whether the job goes on as a next generation, or ranks wait here for one. */
 static bool status_goes_on(const struct status_source *source, const struct waiting *waiting,
                            const struct ended_job *it)
 {

@@ -59,7 +59,7 @@ struct status_source {
 /* The keys of what a daemon tells of a job's waits, into an open object. */
 void status_put_waits(struct json_text *text, const struct waits_figures *figures,
                       const struct config *config);
-/* Those of how a job's time splits. */
+/* Put the keys of how a job's time splits, into an open object. */
 void status_put_overlap(struct json_text *text, const struct overlap_figures *figures);
 /* One line with its newline, the caller's to free; NULL: out of memory. */
 char *status_document(const struct status_source *source, size_t *length);

@@ -1,4 +1,4 @@
-/* What a daemon tells the others of itself beside a job's figures, so that one page shows all: its
+/* Figures that a daemon tells the others of itself beside a job's, so that one page shows all: its
  * memory, what it has sent and received, and its links, where they are few. Pure. */
 #ifndef SERVER_STATUS_STATUS_DAEMON_H
 #define SERVER_STATUS_STATUS_DAEMON_H
@@ -28,10 +28,11 @@ struct status_daemon {
     } links[STATUS_LINKS];
 };
 
-/* What this node's link can carry, in Mbit/s: as configured, or as its interface says. 0: not
+/* Bandwidth of this node's link, in Mbit/s: as configured, or as its interface says. 0: not
  * known. */
 uint32_t status_link_mbits(const struct status_source *source);
-/* Of a source, `engine`, `membership`, `config`, `transport` and `started_ns` are read. */
+/* Take the figures from a source; `engine`, `membership`, `config`, `transport` and `started_ns`
+ * are read. */
 void status_daemon_take(struct status_daemon *daemon, const struct status_source *source);
 /* Figures as numbers of a message, returns how many; and back. False: they make no sense. */
 uint32_t status_daemon_pack(const struct status_daemon *daemon,

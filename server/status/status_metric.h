@@ -1,4 +1,5 @@
-/* One metric after the other, in Prometheus's text format. Of this room alone. */
+/* One metric after the other, in Prometheus's text format. Only files of this room, and its test,
+ * include it. */
 #ifndef SERVER_STATUS_STATUS_METRIC_H
 #define SERVER_STATUS_STATUS_METRIC_H
 

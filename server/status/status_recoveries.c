@@ -75,7 +75,7 @@ void status_put_lost(struct json_text *text, const struct succession *succession
             json_text_string(text, NULL, source->config->servers[node].name);
     }
     json_text_close_array(text);
-    /* Of other nodes the home alone hears who has asked. */
+    /* The home alone hears who has asked on other nodes. */
     if (succession_home(succession) == succession->self)
         lost_put_ranks(text, "awaited", room, succession, SUCCESSION_AWAITED);
     else
@@ -130,7 +130,7 @@ static void metrics_put_recovered(struct json_text *text, const struct job *jobs
     }
 }
 
-/* Of those that wait, whether one before it has its name: a series has one value. */
+/* Return whether one of the `count` before it that wait has its name: a series has one value. */
 static bool metrics_named_before(const struct succession *const *waiting, uint32_t count,
                                  const char *name)
 {

@@ -1,5 +1,5 @@
-/* Of a job, what it has gone on from, and whom one that has failed is waited for. Of this room
- * alone. */
+/* A job's recoveries: what it has gone on from, and for whom a job that has failed waits. Only
+ * files of this room include it. */
 #ifndef SERVER_STATUS_STATUS_RECOVERIES_H
 #define SERVER_STATUS_STATUS_RECOVERIES_H
 

@@ -27,9 +27,9 @@ static double steps_waiting_ms(const struct verdict *verdict)
     return 0;
 }
 
-/* A collective is under way here once all ranks of this node have begun it. So the wait for a rank
- * of another node is part of the communication that has nothing beside it, and the wait for one of
- * this node is not. */
+/* A collective is under way here once all ranks of this node have begun it. The wait for a rank of
+ * another node is therefore part of the communication that has nothing beside it, and the wait for
+ * one of this node is not. */
 static struct status_step steps_point(const struct verdict *verdict,
                                       const struct overlap_figures *overlap, uint32_t self)
 {

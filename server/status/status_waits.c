@@ -115,7 +115,7 @@ static void metrics_put_job_overlap(struct json_text *text, const struct job *jo
     metrics_put_part(text, job, "exposed", it->exposed_us / US_PER_S, it);
 }
 
-/* What the engine knows of a job that runs; NULL: nothing yet. */
+/* Return what the engine knows of a job that runs; NULL: nothing yet. */
 static const struct engine_job_status *metrics_find(const struct engine_status *engine,
                                                     const struct job *job)
 {
@@ -152,7 +152,7 @@ static void metrics_put_without(struct json_text *text, const struct job *job,
         metrics_label(config->servers[it->node].name, node), rank, it->without_ms / MS_PER_S);
 }
 
-/* What a step takes, and what it would take without whom the job waits for. */
+/* Put the time of a step, and the time it would take without the one for whom the job waits. */
 static void metrics_put_verdicts(struct json_text *text, const struct status_source *source)
 {
     const struct job *jobs = coordinator_jobs(source->coordinator);

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* Of the job's collectives a node has to own parts of so many to know what others wait for. */
+/* Part of the job's collectives of which a node must own chunks to know what others wait for. */
 #define SEES_ALL 0.9
 
 double court_part(const struct waits_figures *it, double us)
@@ -10,8 +10,8 @@ double court_part(const struct waits_figures *it, double us)
     return it->window_us > 0 ? us / it->window_us : 0;
 }
 
-/* The same of an owner's waits. Of small buffers it owns a part now and then, and of the others'
- * waits it knows nothing: they are taken to be as long. */
+/* Return an owner's waits as a part of the time. An owner of small buffers owns a part of only some
+ * collectives, and knows nothing of the waits of the others: those are taken to be as long. */
 static double court_owner_part(const struct court *court, const struct waits_figures *it, double us)
 {
     double part = court_part(it, us), all = court->per_us * it->window_us;
@@ -72,7 +72,8 @@ double court_seen(const struct court *court, const struct waits_figures *owner, 
     return 0;
 }
 
-/* The same until the first of it came, the most that any owner has seen. */
+/* Return the part of the time in which an owner waited for the first data of the node: the most
+ * that any owner has seen. */
 static double court_seen_start(const struct court *court, uint32_t node, uint32_t *times)
 {
     double most = 0;
@@ -106,11 +107,11 @@ static double court_seen_least(const struct court *court, uint32_t node, uint32_
     return *owners > 0 ? least : 0;
 }
 
-/* For how long the node's own ranks were what was lacking. An owner knows it of itself: no link
- * lies between. But it counts from when the others' data had come, a way later than they were
- * there. What these have seen has that way in it, where there are several of them, for all alike;
- * and one of two nodes has it added, so that it is the mean. Nodes without a part are known by the
- * others alone. */
+/* Return the part of the time in which the node's own ranks were what was lacking. An owner knows
+ * this of itself: no link lies between. The owner counts only from when the others' data had come,
+ * which is one way later than they were there. The figures of other owners contain that way: for
+ * all nodes alike where there are several, and for only one of two nodes, so there the mean is
+ * taken. A node that owns no part is known by the others alone. */
 static double court_node_late(const struct court *court, uint32_t node, uint32_t *times)
 {
     const struct waits_figures *own = court_report(court, node);
@@ -128,9 +129,10 @@ static double court_node_late(const struct court *court, uint32_t node, uint32_t
 }
 /* --- blame ------------------------------------------------------------------------------------ */
 
-/* What another node waits for one alone, be it for its data or for results that it owes, is what
- * the job would not take if that one were as fast as the next. Those that both own parts of all
- * collectives and have ranks see all of it; the lower median of what they see is the blame. */
+/* Blame of one node as another sees it: the part of the time in which the other waits for that one
+ * alone, for its data or for results that it owes. The job would save this time if that node were
+ * as fast as the next. A node that both owns parts of all collectives and has ranks sees all of it;
+ * the lower median of what these see is the blame. */
 struct court_blame {
     size_t report; /* of the one that was waited for */
     double part;
@@ -168,7 +170,7 @@ static size_t court_list_blame(const struct court *court, struct court_blame *se
     return count;
 }
 
-/* Of whom others wait for, alone: two of them at least have to see it. */
+/* Find the node for which others wait alone; at least two others have to see all collectives. */
 void court_find_blame(struct court *court)
 {
     struct court_blame *seen = calloc(court->count * WAITS_NODES, sizeof(*seen));
@@ -213,9 +215,9 @@ static double court_idle_median(const struct court *court)
     return median;
 }
 
-/* A node may be late since its results came late. So of one of several no more counts than it has
- * been longer without a collective under way than the others, or its ranks took to hand data over.
- */
+/* A node may be late since its results came late. Therefore, where somebody is blamed, a node with
+ * ranks counts as late only for as long as it has been without a collective under way beyond the
+ * others, and its ranks took to hand data over. */
 void court_find_late(struct court *court)
 {
     court->idle = court_idle_median(court);
@@ -237,7 +239,8 @@ double court_busy(const struct waits_figures *server)
     return court_part(server, (double)server->tasks_us + server->still_us);
 }
 
-/* The same beyond that of the others, if it is so many times theirs. */
+/* Return that part less the median of the others, if it is more than so many times theirs; else
+ * 0. */
 double court_server(const struct court *court, const struct waits_figures *server, double times)
 {
     size_t count = 0;

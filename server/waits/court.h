@@ -1,8 +1,7 @@
-/* What a verdict is found from: the reports of a job's daemons, and what they come to for each
+/* The evidence for a verdict: the reports of a job's daemons, and what follows from them for each
  * node. All times here are parts of the time, from 0 to 1.
  *
- * Pure. Calls server/waits/waits.h.
- */
+ * Pure. Calls server/waits/waits.h. */
 #ifndef SERVER_WAITS_COURT_H
 #define SERVER_WAITS_COURT_H
 
@@ -40,16 +39,17 @@ const struct waits_figures *court_report(const struct court *court, uint32_t nod
 /* Names the accused if the part is at least so much, and the worst so far. */
 void court_accuse(struct court *court, double part, double least, struct verdict accused);
 
-/* In which the owner waited for the node's data. */
+/* Return the part of the time in which the owner waited for the node's data, and in *times for how
+ * many collectives. */
 double court_seen(const struct court *court, const struct waits_figures *owner, uint32_t node,
                   uint32_t *times);
 /* Whether it has ranks and owns parts of all collectives: so it knows what others are waited for.
  */
 bool court_sees_all(const struct court *court, const struct waits_figures *it);
-/* In which none of its collectives was under way. */
+/* Return the part of the time in which none of its collectives was under way. */
 double court_idle(const struct waits_figures *it);
-/* In which its sums and its standing still were under way; then beyond those of the others, if it
- * is so many times theirs. */
+/* Return the part of the time in which its sums were under way or it stood still; then that part
+ * less the median of the others, if it is more than `times` times theirs. */
 double court_busy(const struct waits_figures *server);
 #define COURT_BUSY_TIMES 2.0
 double court_server(const struct court *court, const struct waits_figures *server, double times);

@@ -14,7 +14,8 @@ struct court_link {
     uint32_t times;
 };
 
-/* Those of all nodes. A node tells of a few others, so that most have nothing. */
+/* Links of all nodes on which something was late. A node tells of a few others, so that most links
+ * are not in it. */
 struct court_links {
     struct court_link *links; /* the slowest first */
     size_t count;
@@ -109,8 +110,9 @@ static void court_hear_ends(const struct court *court, const struct court_link *
     }
 }
 
-/* Which part of the time the slowest must have to be named: where links differ, as on a machine
- * that others use, or where a daemon does not get to run, chance makes one the slowest. */
+/* Return the part of the time that the slowest link must take to be named. Where links differ, as
+ * on a machine that others use, or where a daemon does not get to run, chance makes one the
+ * slowest. */
 static double court_least_link(const struct court *court, const struct court_links *links)
 {
     const struct court_link *first = &links->links[0];
@@ -125,15 +127,16 @@ static double court_least_link(const struct court *court, const struct court_lin
     return least;
 }
 
-/* What a link takes is told of the way to the owner. Results come back over links too, and are not
- * counted: so the figure is sure only where there are none. */
+/* A link's figure is about the way to the owner. Results come back over links too, and are not
+ * counted, so the figure is sure only where there are none. */
 static bool court_link_is_sure(const struct court *court, const struct court_link *link)
 {
     return court->reports[link->from].gathered == 0 || court->reports[link->to].ranks == 0;
 }
 
-/* Of two nodes that both own a part the one to which a link is slow has its results late, and is
- * late with its data: the other waits for it, over the link that is not slow. */
+/* Turn the accused link round where two nodes both own parts of all collectives. There the node to
+ * which a link is slow has its results late, and is late with its data: the other waits for it,
+ * over the link that is not slow. */
 static void court_turn_link(const struct court *court, struct verdict *accused)
 {
     uint32_t from = accused->node;

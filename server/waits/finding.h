@@ -1,7 +1,6 @@
-/* What a verdict says: whom a job waits for, why, how often and for how long.
+/* A verdict's findings: whom a job waits for, why, how often and for how long.
  *
- * Pure. Calls nothing.
- */
+ * Pure. Calls nothing. */
 #ifndef SERVER_WAITS_FINDING_H
 #define SERVER_WAITS_FINDING_H
 

@@ -29,7 +29,7 @@ void overlap_end(struct overlap *overlap, uint64_t now_ns)
         overlap->exposed_ns[0] += overlap_passed(overlap->newest_ns, now_ns);
 }
 
-/* What is under way at the turn counts as if it were over: what comes is not known. */
+/* Collectives under way at the turn count as if they were over, since nobody knows what comes. */
 void overlap_turn(struct overlap *overlap, uint64_t now_ns)
 {
     if (overlap->open > 0) {

@@ -1,14 +1,13 @@
 /* How a job's time on this daemon splits: nothing of it is under way here (its ranks compute), or
  * collectives are, behind computing (hidden) or with nothing beside them (exposed).
  *
- * What the ranks do is not seen, only when they begin collectives. While some are under way the
- * ranks can begin more, so until the last of them began there was something to compute; from then
- * until none is under way they are taken to wait. A program that computes between its last
- * collective and the wait for it has less exposed than is told, never more.
+ * The daemon does not see what the ranks do, only when they begin collectives. While some are under
+ * way the ranks can begin more, so until the last of them began there was something to compute;
+ * from then until none is under way they are taken to wait. A program that computes between its
+ * last collective and the wait for it has less exposed than is told, never more.
  *
  * Figures are of the last two halves of a window, which the caller turns. Times are those of the
- * exchange. Pure. Calls nothing.
- */
+ * exchange. Pure. Calls nothing. */
 #ifndef SERVER_WAITS_OVERLAP_H
 #define SERVER_WAITS_OVERLAP_H
 
@@ -32,7 +31,7 @@ struct overlap_figures {
 void overlap_init(struct overlap *overlap, uint64_t now_ns);
 /* All ranks of this node have begun a collective. */
 void overlap_begin(struct overlap *overlap, uint64_t now_ns);
-/* It is over. */
+/* A collective is over. */
 void overlap_end(struct overlap *overlap, uint64_t now_ns);
 /* The present half is over. */
 void overlap_turn(struct overlap *overlap, uint64_t now_ns);

@@ -10,15 +10,18 @@
 /* Sums differ more, by the nature of nodes. */
 #define LEAST_SUM_PART 0.15
 #define LEAST_COLLECTIVES 4u
-/* Who is below it is named if that is three times the part of the next one; who is not, if that is
- * twice the next node's; of much, less is enough. */
+/* Below CLEAR_PART one is named only if its part is CLEAR_TIMES the next one's. From there on a
+ * rank, or a node that is late, is named anyway; a node that is blamed needs CLEAR_PART_TIMES the
+ * next node's part, and from MUCH_PART on MUCH_TIMES. */
 #define CLEAR_PART 0.10
 #define CLEAR_TIMES 3.0
 #define CLEAR_PART_TIMES 2.0
 #define MUCH_PART 0.25
 #define MUCH_TIMES 1.3
-/* Of what the others wait for a node: from where on its daemon is what does not get on, and what it
- * waits for one other alone is the reason. */
+/* Parts of what the others wait for a node. BUSY: if the daemon's sums and its standing still are
+ * more than twice those of the others, and the surplus explains so much, the daemon does not get
+ * on. MOST: the same, if they are merely more. ONE_LINK: if the node waits so much for one other
+ * alone, that link is the reason. */
 #define BUSY 0.3
 #define ONE_LINK 0.7
 #define MOST 0.6
@@ -274,9 +277,10 @@ static bool court_remember(const struct court *court, double *idle_us, double *s
     return count >= 2;
 }
 
-/* What was waited for the culprit alone has in it what others did meanwhile, and would have to do
- * then: so the job's own past knows better what a step takes without it. It is believed where it
- * does not tell another story, as of a culprit who has been there all along. */
+/* Correct the part with the job's own past. The time for which others waited for the culprit alone
+ * contains what they did meanwhile, and would have to do then, so the past knows better what a step
+ * takes without it. The past is believed only where it does not differ too much, since a culprit
+ * may have been there all along. */
 static void court_ask_past(struct court *court)
 {
     double idle_us, sound_us, collective_us = 1 / court->per_us;

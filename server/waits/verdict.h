@@ -1,5 +1,5 @@
-/* What the accounts of a job's daemons come to: whom the job waits for, why, and what a step would
- * take without that.
+/* A verdict on the accounts of a job's daemons: whom the job waits for, why, and how long a step
+ * would take without that.
  *
  *   a rank is late      its node's other ranks had come, and its node's own part was all that its
  *                       node's shard lacked
@@ -9,12 +9,13 @@
  *   a receiver is slow  the same, and it begins behind them: it has its results late
  *   a server is slow    its sums take longer than those of the other nodes, or it is not run
  *
- * Who is named is the one for which the others wait alone longest. Nobody is named whom chance may
- * have put behind the others: he stands out from the next one. What a step takes without him is
- * what the job's own past says, if there is one.
+ * The verdict names the one for which alone the others wait longest. He has to stand out from the
+ * next one, or chance may have put him behind the others. The time of a step without him comes from
+ * the job's own past, if there is one.
  *
- * Of two nodes, and of buffers that not all nodes own a part of, results are not told apart: there
- * the waits for data alone are looked at, less the lower median of the others.
+ * Results are not told apart where there are two nodes, or where buffers are so small that not all
+ * nodes own a part of them. There only the waits for data count, less the lower median of the
+ * others.
  *
  * Pure. Calls server/waits/waits.h.
  */
@@ -26,7 +27,7 @@
 #include "server/waits/finding.h"
 #include "server/waits/waits.h"
 
-/* Of one report of each daemon, in any order; count > 0. */
+/* Find the verdict from one report of each daemon, in any order; count > 0. */
 void verdict_find(struct verdict *verdict, const struct waits_figures *reports, size_t count);
 
 /* "rank late": as in documents and metrics. */

@@ -57,7 +57,7 @@ static uint32_t waits_us(uint64_t ns)
     return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
 }
 
-/* What has not ended counts until now. */
+/* Return the wait's microseconds; a wait that has not ended counts until now. */
 static uint32_t wait_us(const struct wait *wait, uint64_t now_ns)
 {
     uint64_t open_ns = wait->open > 0 ? waits_passed(wait->since_ns, now_ns) : 0;
@@ -93,7 +93,7 @@ void waits_gathered(struct waits *waits, uint64_t sequence)
 void waits_node_lacks(struct waits *waits, uint32_t node, uint64_t sequence, uint64_t now_ns)
 {
     struct waits_node *it = &waits->nodes[node];
-    /* What has come since the wait began tells that the node has begun. */
+    /* If anything has come since the wait began, the node has begun. */
     struct wait *wait = it->flow.open > 0 ? &it->flow : &it->start;
     wait_begin(wait, now_ns);
     wait->times[0]--; /* of collectives, not chunks */
@@ -121,7 +121,7 @@ void waits_node_done(struct waits *waits, uint32_t node, uint64_t now_ns)
     wait_end(&it->all, now_ns);
 }
 
-/* Who alone owes results may have become another. */
+/* The one node that owes results may have become another. */
 static void waits_owing_moved(struct waits *waits, uint64_t now_ns)
 {
     uint32_t alone = waits->owing == 1 ? waits->owing_xor + 1 : 0;
@@ -197,7 +197,8 @@ static uint32_t waits_step(const struct waits *waits)
     return 0;
 }
 
-/* What repeats, wherever in it the job is; 0: nothing does. */
+/* Return a number for the asks that repeat, the same wherever among them the job is; 0: nothing
+ * repeats. */
 static uint32_t waits_pattern(const struct waits *waits)
 {
     uint32_t step = waits_step(waits), pattern = step;

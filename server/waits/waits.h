@@ -1,17 +1,16 @@
-/* Who a job waits for on this daemon, and for how long: an account that the data path feeds with
- * what it knows anyway, and that is read ten times a second.
+/* An account of whom a job waits for on this daemon, and for how long. The data path feeds it with
+ * what it knows anyway, and the engine reads it ten times a second.
  *
  * A collective waits for a rank of this node when that rank alone has not come, a chunk at its
  * owner waits for a node when that node alone has not been heard, and this node waits for an owner
- * when that one alone owes it results. What counts is the time in which anything waits for
- * somebody: buckets that wait for one rank at once cost the job that time once. So each figure is
- * the time that the job would not have without the one who is named.
+ * when that one alone owes it results. The account counts the time in which anything waits for
+ * somebody: buckets that wait for one rank at once cost the job that time once. Each figure is thus
+ * the time that the job would save without the one who is named.
  *
  * Every event costs a few additions: nothing is allocated, no clock is read. Times are those of the
  * exchange. Figures are of the last 2 to 4 s, or, where collectives are rare, of up to two minutes.
  *
- * Pure. Calls nothing.
- */
+ * Pure. Calls nothing. */
 #ifndef SERVER_WAITS_WAITS_H
 #define SERVER_WAITS_WAITS_H
 
@@ -70,7 +69,7 @@ struct waits {
     uint32_t node_count;
 };
 
-/* What a daemon tells of a job. Times are in microseconds. */
+/* Figures that a daemon tells of a job. Times are in microseconds. */
 struct waits_figures {
     uint32_t window_us; /* of all below; 0: there are none */
     uint32_t collectives;
@@ -114,7 +113,7 @@ void waits_gathered(struct waits *waits, uint64_t sequence);
 void waits_node_lacks(struct waits *waits, uint32_t node, uint64_t sequence, uint64_t now_ns);
 /* Something of it has come. */
 void waits_node_heard(struct waits *waits, uint32_t node, uint64_t now_ns);
-/* What waited for it alone does so no more. */
+/* Something that waited for the node alone does so no more. */
 void waits_node_done(struct waits *waits, uint32_t node, uint64_t now_ns);
 /* Another node has all that it needs of this one for a result; the result has come, or nobody waits
  * for it any more. */
@@ -129,7 +128,8 @@ void waits_turn(struct waits *waits, uint64_t now_ns, uint64_t still_ns);
 void waits_remember(struct waits *waits, uint64_t opened_ns);
 void waits_rank_turn(struct waits_rank *rank, uint64_t now_ns);
 
-/* What the account says now, without ranks; `self` is this node's number. Then each rank. */
+/* Tell what the account says now, without ranks; `self` is this node's number. Then tell of each
+ * rank. */
 void waits_tell(const struct waits *waits, uint32_t self, uint64_t now_ns, uint64_t still_ns,
                 struct waits_figures *figures);
 void waits_tell_rank(const struct waits_rank *it, uint32_t rank, uint64_t now_ns,

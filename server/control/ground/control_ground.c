@@ -1,4 +1,4 @@
-/* What every file of the control thread stands on: the one deferred update, notices to the process,
+/* Ground of every file of the control thread: the one deferred update, notices to the process,
  * commands to the engine. */
 #include "server/control/ground/control_internal.h"
 

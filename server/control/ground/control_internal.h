@@ -1,8 +1,8 @@
-/* What the files of server/control share, and nobody else includes. The files are layers: each may
- * call those above its heading here, the coordinator, the membership and common/, and none below
- * it. What a lower one has to say to a higher one goes through a callback that it was given
- * (control_stream_handlers, control_worker.gone), or waits for the update of the turn.
- */
+/* Declarations that the files of server/control share, and nobody else includes. The files are
+ * layers: each may call those above its heading here, the coordinator, the membership and common/,
+ * and none below it. A file that has to say something to one below its heading calls a callback
+ * that it was given (control_stream_handlers, control_worker.gone), or waits for the update of the
+ * turn. */
 #ifndef SERVER_CONTROL_CONTROL_INTERNAL_H
 #define SERVER_CONTROL_CONTROL_INTERNAL_H
 
@@ -156,8 +156,8 @@ bool control_http_is_idle(const struct control_http *http);
 #define CONTROL_HIGH 1  /* the engine, daemons that have authenticated */
 #define CONTROL_LOW 2   /* whatever else */
 struct control_stream;
-/* What the streams of a user, or of all strangers, or of all daemons that have authenticated, may
- * have of a turn together. */
+/* Share of a turn that the streams of a user have together, or those of all strangers, or those of
+ * all daemons that have authenticated. */
 struct control_share {
     uint32_t uid;
     uint32_t streams; /* that it is for */
@@ -195,7 +195,8 @@ void control_wire_free(struct control_wire *wire);
 struct tls *control_wire_tls(const struct control_wire *wire);
 /* Bytes that are not in the output, because TLS's handshake is not over. */
 size_t control_wire_waiting(const struct control_wire *wire);
-/* What is to go out first. These put bytes for the socket into the output, also when they fail. */
+/* Put what is to go out first into the output. This function and the next two put bytes for the
+ * socket there, also when they fail. */
 int control_wire_start(struct control_wire *wire, struct evbuffer *output, struct error *error);
 /* count > 0. ERR_REFUSED: the other side is in the other mode, or not who it should be;
  * ERR_PROTOCOL, ERR_DISCONNECTED, ERR_MEMORY. */
@@ -208,7 +209,7 @@ int control_wire_send(struct control_wire *wire, const char *bytes, size_t lengt
 struct control_stream;
 /* The output is so long: false when that is too much for the user, and nothing has changed. */
 bool control_account_output(struct control_stream *stream, size_t bytes);
-/* The same of the descriptors that it has now. */
+/* Charge the descriptors that it has now: false when that is too much for the user. */
 bool control_account_descriptors(struct control_stream *stream);
 /* Whether the user has more of them than he may and one message can bring: what one connection too
  * many has brought does not end his others. */
@@ -223,8 +224,8 @@ void control_account_clear(struct control_stream *stream);
 struct control_stream_handlers {
     /* The line is valid during the call. The stream may be freed or finished in it. */
     void (*line)(void *context, char *line, size_t length);
-    /* It is over; the stream is to be freed in it. ERR_DISCONNECTED: the other side has ended it;
-     * ERR_PROTOCOL, ERR_MEMORY or ERR_SYSTEM: we do. */
+    /* The stream is over, and is to be freed in the call. ERR_DISCONNECTED: the other side has
+     * ended it; ERR_PROTOCOL, ERR_MEMORY or ERR_SYSTEM: we do. */
     void (*end)(void *context, int code, const char *reason);
 };
 
@@ -284,9 +285,10 @@ struct control_stream *control_stream_create(struct control *control, int fd, bo
                                              const struct control_stream_handlers *handlers,
                                              void *context);
 void control_stream_free(struct control_stream *stream);
-/* It is a daemon that has authenticated: all its messages, and before others. */
+/* Trust the other side, a daemon that has authenticated: it may send all its messages, and comes
+ * before others. */
 void control_stream_trust(struct control_stream *stream);
-/* It may send lines with lists, of so many bytes each. */
+/* Allow it lines with lists, of so many bytes each. */
 void control_stream_allow_lists(struct control_stream *stream, size_t bytes);
 /* When something came last; `now_ns` if something has come that was not read yet. */
 uint64_t control_stream_heard_ns(const struct control_stream *stream, uint64_t now_ns);
@@ -308,7 +310,7 @@ void control_stream_protect(struct control_stream *stream, struct control_wire *
 /* For control_stream.c: what the socket takes of it now, up to a limit. Bytes, or negative. */
 ssize_t control_stream_write(struct control_stream *stream, struct error *error);
 void control_stream_drop_output(struct control_stream *stream);
-/* Of a socket call that failed. */
+/* Write the error of a socket call that failed. */
 int control_stream_error(struct error *error, int cause);
 
 /* --- control_worker.c, connections on the Unix socket: may call streams and the closer */
@@ -334,8 +336,8 @@ struct control_worker {
 };
 /* Whether the user may have one connection more. ERR_MEMORY. */
 int control_worker_check(struct control *control, uint32_t uid, struct error *error);
-/* Of one that joins: see to it that the connection ends with the process that made it, whoever else
- * has its socket. Where the kernel has no means for that, the socket's own end has to do.
+/* See to it that the connection of a worker that joins ends with the process that made it, whoever
+ * else has its socket. Where the kernel has no means for that, the socket's own end has to do.
  * ERR_MEMORY: no descriptor or memory for it. */
 int control_worker_watch(struct control_worker *worker, struct error *error);
 void control_worker_free(struct control_worker *worker); /* closes at once */
@@ -349,10 +351,12 @@ struct control_arena {
 };
 /* ERR_MEMORY: the user has too much. */
 int control_arena_charge(struct control_worker *worker, uint64_t bytes, struct error *error);
-/* These do nothing for a worker that has none. The worker goes, not yet the arena; the arena. */
+/* Note that the worker goes and its arena stays; control_arena_release notes that the arena goes.
+ * Both do nothing for a worker that has none. */
 void control_arena_leave(struct control *control, uint32_t worker);
 void control_arena_release(struct control *control, uint32_t worker);
-/* What the worker has brought, and the engine has not been given. */
+/* Drop the arena and the doorbells that the worker has brought, and the engine has not been
+ * given. */
 void control_arena_drop(struct control_worker *worker);
 struct control_worker *control_worker_find(const struct control *control, uint32_t id);
 /* Tells it so; the connection stays. */
@@ -446,21 +450,21 @@ const char *control_peer_name(const struct control_peer *peer);
 void control_peer_send(struct control *control, uint32_t node, const struct message *message);
 /* When the node was heard last, if it is connected; what has come and was not read counts. */
 uint64_t control_peer_heard_ns(const struct control *control, uint32_t node, uint64_t now_ns);
-/* The connection, or the attempt, is over, and is freed. What was up goes down, or (recovers, and
- * recovery is on) is away until the next one; an attempt of ours is made again later. */
+/* End the connection, or the attempt, and free it. A node that was up goes down, or (recovers, and
+ * recovery is on) is away until the next connection; an attempt of ours is made again later. */
 void control_peer_finish_as(struct control_peer *peer, const char *reason, bool recovers);
-/* The same, where the session may go on. */
+/* End it like that, where the session may go on. */
 void control_peer_finish(struct control_peer *peer, const char *reason);
 /* The node is lost: nothing of its session goes on. */
 void control_peer_lose(struct control *control, uint32_t node, const char *reason);
-/* It is, after it was away for too long; a connection that has come meanwhile ends. */
+/* Lose a node that was away for too long; a connection that has come meanwhile ends. */
 void control_peer_gone(struct control *control, uint32_t node, const char *reason);
 /* Say on the new connection what the node has not heard on those before it. */
 void control_peer_say_again(struct control_peer *peer);
-/* As that, of the connection to the node, whatever its state. */
+/* End the connection with the node, whatever its state, as control_peer_finish_as does. */
 void control_peer_end_node(struct control *control, uint32_t node, const char *reason,
                            bool recovers);
-/* The same, but what was sent on it still goes out. */
+/* End it, but let what was sent on it still go out. */
 void control_peer_finish_node(struct control *control, uint32_t node, const char *reason,
                               bool recovers);
 void control_peer_free(struct control_peer *peer); /* says nothing to anybody */
@@ -498,11 +502,11 @@ void control_why_ask(struct control_worker *worker, const struct message *messag
 /* A node asks, or answers. ERR_PROTOCOL: it makes no sense. */
 int control_why_told(struct control *control, uint32_t node, const struct message *message,
                      struct error *error);
-/* What was last said of each job, as a document for the page, the caller's to free; NULL: out of
- * memory. Asks anew, once a second at most, for whoever comes next. */
+/* Return what was last said of each job, as a document for the page, the caller's to free; NULL:
+ * out of memory. Asks anew, once a second at most, for whoever comes next. */
 char *control_why_document(struct control *control, size_t *length);
-/* Of jobs whose rank 0 is here what was last found, at most CONTROL_VERDICTS of them; new ones are
- * asked for. */
+/* Give what was last found of jobs whose rank 0 is here, at most CONTROL_VERDICTS of them, and ask
+ * for new verdicts. Returns how many. */
 #define CONTROL_VERDICTS 8u
 uint32_t control_why_verdicts(struct control *control,
                               struct status_verdict verdicts[CONTROL_VERDICTS]);
@@ -581,7 +585,8 @@ struct control {
     /* The last verdicts of all jobs, the caller's to free: control_why_document. */
     char *(*why_document)(struct control *control, size_t *length);
     uint32_t (*why_verdicts)(struct control *control, struct status_verdict *verdicts);
-    /* What a node says that is neither a connection's nor a job's: control_why_told. */
+    /* Take a message of a node that is neither for its connection nor for a job:
+     * control_why_told. */
     int (*on_told)(struct control *control, uint32_t node, const struct message *message,
                    struct error *error);
     struct status_rates rates;

@@ -1,4 +1,4 @@
-/* What the control thread is given: the engine as a table, sockets, and whom to tell. */
+/* Options that the control thread is given: the engine as a table, sockets, and whom to tell. */
 #ifndef SERVER_CONTROL_CONTROL_OPTIONS_H
 #define SERVER_CONTROL_CONTROL_OPTIONS_H
 

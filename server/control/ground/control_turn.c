@@ -1,7 +1,7 @@
-/* The order of the loop, and everybody's share of a turn of it. What is vital comes first, then
- * what is trusted, then all else; and of all else nobody has more than a share before the others
- * have had theirs. So a heartbeat waits for one callback at most, and a user for one share of each
- * other. */
+/* The order of the loop, and everybody's share of a turn of it. Vital events come first, then those
+ * of trusted daemons, then all others; nobody has more than a share of the rest before the others
+ * have had theirs. Therefore a heartbeat waits for one callback at most, and a user for one share
+ * of each other. */
 #include <stdlib.h>
 
 #include "server/control/ground/control_internal.h"
@@ -9,7 +9,7 @@
 /* After so long what is more urgent is looked for. */
 #define SLICE_US 1000
 
-/* Of a turn. Some requests of the usual size, and one of the largest. */
+/* Share of a user in a turn: some requests of the usual size, and one of the largest. */
 #define USER_NS 2000000u
 #define USER_BYTES ((size_t)128 << 10)
 /* All authenticated daemons together: one of them may have much to say about a large job. */

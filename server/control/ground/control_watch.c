@@ -1,7 +1,7 @@
-/* Whether the engine's thread goes on. It is looked at now and then, and asked to go round once
- * more. What it stood still is summed up over these looks, each of which counts for a part of the
- * limit only: a stall of the control thread itself, or of the whole process, makes one look late
- * and is not taken for the engine's. */
+/* Whether the engine's thread goes on. This thread looks at it now and then, and asks it to go
+ * round once more. The time for which it stood still is summed up over these looks, each of which
+ * counts for a part of the limit only: a stall of the control thread itself, or of the whole
+ * process, makes one look late and is not taken for the engine's. */
 #include "server/control/ground/control_internal.h"
 
 #define WATCH_LOOKS_LEAST 3u

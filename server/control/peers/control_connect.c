@@ -35,7 +35,8 @@ bool control_connect_squeeze(struct control *control, int *fd, const struct sock
     return true;
 }
 
-/* It gets a place, or another one loses its own to it, or it is freed: false. */
+/* Get a place for the connection; another one may lose its own to it. False: there is none, and the
+ * peer is freed. */
 static bool connect_admit(struct control_peer *peer, const struct sockaddr *address)
 {
     struct control *control = peer->control;
@@ -160,7 +161,7 @@ static void connect_has_no_interface(struct control_peer *peer, const char *addr
     control_peer_finish(peer, text);
 }
 
-/* As far as to a connection; the peer may be freed. */
+/* Begin the attempt: look the address up, and connect. The peer may be freed. */
 static void connect_begin(struct control_peer *peer)
 {
     struct control *control = peer->control;

@@ -163,13 +163,14 @@ static int handshake_on_auth(struct control_peer *peer, const struct message *me
     control_stream_trust(peer->stream);
     struct control *control = peer->control;
     if (credentials_present(control->options.credentials)) {
-        /* It is none of those who compete any more, and its address is the node's. */
+        /* An authenticated connection competes for no place any more, and its address is the
+         * node's. */
         admission_leave(&control->admission, &peer->place);
         if (!peer->connects)
             admission_learn(&control->admission, peer->node, &peer->place.source);
     }
     if (!peer->connects) {
-        /* It takes as long as its answer for the engine to open the fabric's port. */
+        /* The engine has time to open the fabric's port until the peer's answer comes. */
         control_command(control, &(struct engine_command){.kind = COMMAND_PEER_ADMIT,
                                                           .admit_ms = CONTROL_HANDSHAKE_S * 1000});
         handshake_send_auth(peer);
@@ -288,9 +289,9 @@ static void handshake_open(struct control_peer *peer)
         coordinator_peer_connected(control->coordinator, clock_now_ns(), peer->node);
 }
 
-/* It may have to wait for what the older daemon of its name says, with its next heartbeat or its
- * end. A ping makes a machine that has started anew tell that it knows nothing of the old
- * connection. */
+/* Let the connection be the node's. The connection may have to wait for what the older daemon of
+ * its name says, with its next heartbeat or its end. A ping makes a machine that has started anew
+ * tell that it knows nothing of the old connection. */
 static void handshake_claim(struct control_peer *peer)
 {
     struct control *control = peer->control;
@@ -373,7 +374,8 @@ static int handshake_on_fabric(struct control_peer *peer, const struct message *
                       control_peer_name(peer), message->version, control->config->node,
                       info->version);
     int result = handshake_note_fabric(peer, message, error);
-    /* It goes on, by now alone: this side has offered it, and has given it up since. */
+    /* The other side goes on, and is alone with that: this side has offered the session, and has
+     * given it up since. */
     if (result == 0 && peer->connects && message->session != 0 &&
         message->session != control->membership.peers[peer->node].session)
         return error_set(error, ERR_PROTOCOL, "node %s goes on with a session that is over",
@@ -383,7 +385,7 @@ static int handshake_on_fabric(struct control_peer *peer, const struct message *
     return result;
 }
 
-/* What comes on an open connection. */
+/* Take a message of an open connection. */
 static int handshake_on_word(struct control_peer *peer, const struct message *message,
                              struct error *error)
 {
@@ -416,7 +418,7 @@ static int handshake_on_message(struct control_peer *peer, const struct message 
         [PEER_HELLO] = MESSAGE_HELLO, [PEER_AUTH] = MESSAGE_AUTH, [PEER_FABRIC] = MESSAGE_FABRIC};
     if (peer->state == PEER_OPEN)
         return handshake_on_word(peer, message, error);
-    /* It has proved who it is, and may say why it does not go on. */
+    /* The node has proved who it is, and may say why it does not go on. */
     if (peer->state == PEER_FABRIC && peer->connects && message->type == MESSAGE_REFUSED)
         return error_set(error, ERR_REFUSED, "it refuses: %s", message->text);
     if (peer->state == PEER_FABRIC && message->type == MESSAGE_NODE_UNABLE) {
@@ -455,7 +457,7 @@ static void handshake_on_line(void *context, char *line, size_t length)
     if (result >= 0)
         return;
     if (peer->state == PEER_AUTH || peer->state == PEER_HELLO) {
-        /* What we said about ourselves shall still arrive. */
+        /* Lines that we have said about ourselves shall still arrive. */
         struct control_stream *stream = peer->stream;
         peer->stream = NULL;
         control_stream_finish(stream);
@@ -467,7 +469,7 @@ static void handshake_on_stream_end(void *context, int code, const char *reason)
 {
     struct control_peer *peer = context;
     if (code != ERR_DISCONNECTED && code != ERR_SYSTEM && peer->state <= PEER_AUTH) {
-        /* So that it learns why. */
+        /* The other side shall still learn why. */
         struct control_stream *stream = peer->stream;
         peer->stream = NULL;
         control_stream_finish(stream);

@@ -191,8 +191,8 @@ struct control_peer *control_peer_create(struct control *control, uint32_t node,
     return peer;
 }
 
-/* What cannot be kept cannot be said again: then the node is lost with its connection, as without
- * recovery. */
+/* Keep the message until the node has heard it. If it cannot be kept, it cannot be said again: then
+ * the node is lost with its connection, as without recovery. */
 static void peer_keep(struct control *control, uint32_t node, const struct message *message)
 {
     size_t length = 0;

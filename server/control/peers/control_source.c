@@ -51,7 +51,7 @@ int control_source_begin(struct control *control)
     control->lookups = calloc(config->server_count, sizeof(*control->lookups));
     if (!control->lookups || admission_init(&control->admission, config->server_count) < 0)
         return ERR_MEMORY;
-    /* Those with smaller numbers connect to us, the others wait for us. */
+    /* Nodes with smaller numbers connect to us, the others wait for us. */
     for (uint32_t node = 0; node < config->server_count; node++) {
         struct addrinfo *found;
         struct control_lookup *lookup = &control->lookups[node];

@@ -1,4 +1,4 @@
-/* What waits in a stream for its user or of him, charged to his account: output that he does not
+/* Data that waits in a stream to or from its user, charged to his account: output that he does not
  * read, descriptors. */
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -30,8 +30,9 @@ bool control_account_output(struct control_stream *stream, size_t bytes)
                                                              : 0);
 }
 
-/* Those that it has, and some more. What is sent and not read counts for the kernel as open files
- * of the daemon's user, who may have so many in all (RLIMIT_NOFILE). */
+/* Charge the descriptors that the stream has, and some more. Descriptors that are sent and not read
+ * count for the kernel as open files of the daemon's user, who may have only so many in all
+ * (RLIMIT_NOFILE). */
 static bool account_descriptors(struct control_stream *stream, uint32_t more)
 {
     int unread;

@@ -1,7 +1,7 @@
 /* Closing what strangers have sent. Whoever closes the last reference to a descriptor may have to
  * wait: a socket may linger, a file system in user space may take its time, a Unix socket may hold
- * descriptors of such kinds in messages that nobody has read. So the control thread leaves it to
- * threads that do nothing else, of which any number may wait. */
+ * descriptors of such kinds in messages that nobody has read. The control thread therefore leaves
+ * it to threads that do nothing else, of which any number may wait. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -118,7 +118,7 @@ void control_close_foreign(struct control *control, uint32_t uid, const int *des
 void control_close_connection(struct control *control, uint32_t uid, int fd)
 {
     int bytes = 0;
-    /* It holds no messages, and so no descriptors, and gets none from now on. */
+    /* A connection that is empty holds no descriptors in messages, and gets none from now on. */
     if (shutdown(fd, SHUT_RD) == 0 && ioctl(fd, FIONREAD, &bytes) == 0 && bytes == 0)
         close(fd);
     else

@@ -1,6 +1,6 @@
-/* Who gets the last descriptors. A new descriptor has the lowest number that is free, so that those
- * of strangers are kept below a number: what lies above it is left for this node's workers. And one
- * descriptor is held in reserve, to tell whoever cannot be taken why. */
+/* The last descriptors, and who gets them. A new descriptor has the lowest number that is free, so
+ * those of strangers are kept below a limit: the numbers above it are left for this node's workers.
+ * One more descriptor is held in reserve, to tell those that cannot be taken why. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/resource.h>

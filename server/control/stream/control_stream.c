@@ -188,7 +188,7 @@ static ssize_t stream_receive(struct control_stream *stream, char *bytes, struct
 {
     union {
         struct cmsghdr align;
-        /* What has no room here would be closed by the kernel, in this thread. */
+        /* Descriptors that have no room here would be closed by the kernel, in this thread. */
         char bytes[CMSG_SPACE(sizeof(int) * CONTROL_DESCRIPTORS_SENT)];
     } ancillary;
     bool much = stream->list_comes || stream->share == &stream->control->trusted;
@@ -296,7 +296,7 @@ static size_t stream_read(struct control_stream *stream, uint64_t now_ns)
     return count > 0 ? (size_t)count : 0;
 }
 
-/* What the stream has to do, if there is something left of its share of the turn. */
+/* Do what the stream has to do, if there is something left of its share of the turn. */
 static void stream_work(struct control_stream *stream)
 {
     struct control *control = stream->control;
@@ -496,7 +496,7 @@ void control_stream_finish(struct control_stream *stream)
     }
     control_turn_forget(stream);
     stream_end_list(stream);
-    /* What still comes is read and dropped, for no longer than this. */
+    /* Bytes that still come are read and dropped, for no longer than this. */
     struct timeval limit = {CONTROL_FLUSH_S, 0};
     evtimer_add(stream->turn_event, &limit);
     event_add(stream->read_event, NULL);

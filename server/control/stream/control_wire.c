@@ -1,4 +1,4 @@
-/* What lies between a peer's lines and its socket: TLS, or nothing. */
+/* The layer between a peer's lines and its socket: TLS, or nothing. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,7 +90,7 @@ static int wire_check_first(struct control_wire *wire, uint8_t first, struct evb
                      first == '{' ? "speaks in the clear" : "does not speak TLS");
 }
 
-/* What TLS has opened, into the lines. */
+/* Put what TLS has opened into the lines. */
 static int wire_open(struct control_wire *wire, struct line_reader *lines, struct error *error)
 {
     char bytes[16384];

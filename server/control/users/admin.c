@@ -1,4 +1,4 @@
-/* What administration asks for: the status, and over HTTP the metrics and the page. */
+/* Answers for administration: the status, and over HTTP the metrics and the page. */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -73,7 +73,7 @@ static void admin_arm_status(struct control *control)
         evtimer_add(control->admin->status_event, &at_once);
 }
 
-/* What is given instead of a status that cannot be; NULL: out of memory. */
+/* Return the answer in place of a status that cannot be given; NULL: out of memory. */
 static char *admin_no_status(size_t status_bytes, size_t *length)
 {
     struct message message = {.type = MESSAGE_ERROR, .code = ERR_MEMORY};

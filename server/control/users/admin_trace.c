@@ -1,5 +1,5 @@
 /* Traces that shoalctl asks for: one for each user and job, begun and ended by the engine, kept
- * here until the client has read it or is gone. So nobody waits for another user's. */
+ * here until the client has read it or is gone. Nobody waits for another user's trace. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -275,8 +275,8 @@ void admin_trace_start(struct control_worker *worker, const struct message *mess
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
-/* What to add to CLOCK_MONOTONIC to get the time of day. Of several pairs of readings the one that
- * took the shortest: the thread may lose its core between the two. */
+/* Return what to add to CLOCK_MONOTONIC to get the time of day. The pair of readings that took the
+ * shortest counts: the thread may lose its core between the two. */
 static int64_t tracing_wall_offset_ns(void)
 {
     uint64_t least_ns = UINT64_MAX;

@@ -19,7 +19,7 @@
 #define DOCUMENT_NS (100 * NS_PER_MS) /* a document is given out for so long */
 /* Each connection has a copy of what it reads. */
 #define DOCUMENT_MAX_BYTES ((size_t)8 << 20)
-/* What is served may be read by whoever asked alone: no page of somebody else's, no cache. */
+/* Only the one who asked may read a document: no page of somebody else's, no cache. */
 #define HEADERS                                                                                    \
     "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nX-Frame-Options: DENY\r\n"      \
     "Cross-Origin-Resource-Policy: same-origin\r\n"
@@ -261,7 +261,7 @@ static void http_on_accept(evutil_socket_t listening, short what, void *argument
             http_take(http, fd, control_visitor(fd, (const struct sockaddr *)&from));
             continue;
         }
-        /* It would be tried again at once and for ever. */
+        /* The loop would try again at once and for ever. */
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
             event_del(http->listener);
         return;

@@ -1,5 +1,5 @@
 /* The connections on the Unix socket, one by one: how many a user may have, finding and ending
- * them, and seeing their processes end. What they say is in control_dialogue.c. */
+ * them, and seeing their processes end. The conversation on them is in control_dialogue.c. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -166,8 +166,8 @@ static int worker_process(const struct control_worker *worker)
     return kernel_pidfd_open((pid_t)worker->credentials.pid);
 }
 
-/* As the kernel does it when nobody else has the socket: what was sent is still read, then comes
- * the end. */
+/* End the connection as the kernel does when nobody else has the socket: what was sent is still
+ * read, then comes the end. */
 static void worker_on_process_end(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;

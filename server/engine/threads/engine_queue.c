@@ -24,8 +24,7 @@ void engine_queue_clear(struct engine_queue *queue)
     queue->descriptor = -1;
 }
 
-/* Both are called with the lock held, which `rung` is under: the taker asks in each of its rounds.
- */
+/* The lock is held in both, since `rung` is under it: the taker asks in each of its rounds. */
 static void queue_ring(struct engine_queue *queue)
 {
     uint64_t one = 1;

@@ -1,5 +1,5 @@
-/* What goes between the control thread and the engine: commands one way, events the other. Rare, so
- * a lock is good enough. */
+/* Queues between the control thread and the engine: commands one way, events the other. Both are
+ * rare, so a lock is good enough. */
 #ifndef SERVER_ENGINE_ENGINE_QUEUE_H
 #define SERVER_ENGINE_ENGINE_QUEUE_H
 
@@ -31,7 +31,8 @@ bool engine_queue_put_command(struct engine_queue *queue, const struct engine_co
 struct engine_command_item *engine_queue_take_command(struct engine_queue *queue);
 /* Takes the event. */
 void engine_queue_put_event(struct engine_queue *queue, struct engine_event *event);
-/* As engine_queue_take_command; the event is freed with engine_event_free. */
+/* Return the next event, which is freed with engine_event_free. NULL when empty; the descriptor is
+ * then clear. */
 struct engine_event *engine_queue_take_event(struct engine_queue *queue);
 
 #endif

@@ -17,8 +17,8 @@
 /* And of the one that a rested submitter keeps: longer, messages would wait for it too long. */
 #define REDUCER_KEPT_BYTES (1u << 20)
 
-/* What a thread is given ahead, more than one task: some milliseconds of work. The rest waits, by
- * share, where it can be overtaken. */
+/* Bytes that a thread is given ahead, if that is more than one task: some milliseconds of work. The
+ * rest waits, by share, where it can be overtaken. */
 #define REDUCER_AHEAD_BYTES (16u << 20)
 
 struct reduce_thread {
@@ -222,7 +222,8 @@ void reducer_stop(struct reducer *reducer)
     free(reducer);
 }
 
-/* What a thread works on is in no ring of its own any more: what it has been given is counted. */
+/* The task that a thread works on is in no ring of its own any more, so the bytes that it was given
+ * are counted. */
 static struct reduce_thread *reducer_least_busy(struct reducer *reducer)
 {
     struct reduce_thread *best = &reducer->threads[0];

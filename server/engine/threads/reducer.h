@@ -35,7 +35,7 @@ bool reducer_work(struct reducer *reducer);
 /* A finished task, or NULL. */
 struct reduce_task *reducer_take(struct reducer *reducer);
 
-/* As in common/memory/ring.h, over all threads. */
+/* Announce sleep, or withdraw that, as in common/memory/ring.h, over all threads. */
 bool reducer_prepare_sleep(struct reducer *reducer);
 void reducer_cancel_sleep(struct reducer *reducer);
 

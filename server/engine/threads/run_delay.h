@@ -13,7 +13,8 @@ struct run_delay {
     uint64_t ns;    /* until the last look */
 };
 
-/* Of the thread that calls it. False: the kernel does not tell; then run_delay_take is 0. */
+/* Open the measure for the calling thread. False: the kernel does not tell; then run_delay_take is
+ * 0. */
 bool run_delay_open(struct run_delay *delay);
 /* Since the last look, or run_delay_open; any thread may ask. */
 uint64_t run_delay_take(struct run_delay *delay);
