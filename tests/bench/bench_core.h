@@ -1,4 +1,4 @@
-/* What the floors share that run a thread for each rank: their cores. */
+/* Cores of the threads, for the floors that run a thread for each rank. */
 #ifndef TESTS_BENCH_BENCH_CORE_H
 #define TESTS_BENCH_BENCH_CORE_H
 

@@ -1,4 +1,5 @@
-/* What the programs that play daemons share: what fails ends them, and figures of this process. */
+/* Functions that the programs which play daemons share: a failure ends the program, and figures of
+ * this process. */
 #ifndef TESTS_BENCH_BENCH_GROUND_H
 #define TESTS_BENCH_BENCH_GROUND_H
 
@@ -21,7 +22,7 @@
     } while (0)
 #define NEED(condition) NEED_TEXT(condition, "")
 
-/* Of this thread: what else the machine does must not count. */
+/* Return the processor time of this thread alone: other work of the machine must not count. */
 static inline uint64_t processor_ns(void)
 {
     struct timespec time;

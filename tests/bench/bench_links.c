@@ -2,21 +2,22 @@
  *
  *   bench_links NODES RANKS_PER_NODE MIB [LATE_MS [turns|fifo]]
  *
- * Real are the exchanges of all nodes, with the configuration's defaults for a roster of so many
+ * Real are the exchanges of all nodes, with the configuration's defaults for a roster of as many
  * servers. Played are the links, the sums, which take no time, and the payloads: a buffer has
- * memory for its header alone. So what is measured is the order and the number of messages, and how
- * much a node may have under way: what the windows do to the links.
+ * memory for its header alone. The figures therefore show the order and the number of messages, and
+ * how much a node may have under way: the effect of the windows on the links.
  *
  * A node has a link of 100 Gbit/s each way to a switch that blocks and drops nothing, and 10 us lie
- * between any two. A message takes the sender's link for its bytes. What waits for that leaves by
- * turns of the peers, as from TCP's sockets (turns, the default), or as it was sent (fifo). 10 us
- * after its beginning it takes the receiver's link, as it comes, or waits for that. To a chunk come
- * our header and what TCP, IP and Ethernet add to a segment of 9000 bytes.
+ * between any two. A message takes the sender's link for its bytes. Messages that wait for the link
+ * leave by turns of the peers, as from TCP's sockets (turns, the default), or as they were sent
+ * (fifo). 10 us after its beginning a message takes the receiver's link, as it comes, or waits for
+ * that. A chunk takes along our header and what TCP, IP and Ethernet add to a segment of 9000
+ * bytes.
  *
  * LATE_MS: the ranks of the middle node begin so much later than all others.
  *
  * Prints a line of JSON:
- *   chunk_bytes, window       what the job has of both
+ *   chunk_bytes, window       the job's values of both
  *   bound_us                  the payload's bytes over the rate, and two delays
  *   virtual_us                until the last rank has its result
  *   frames_ratio              bytes on the links over the payload's
@@ -42,8 +43,8 @@
 #define FRAME_BYTES 90u     /* Ethernet with its gap 38, IP 20, TCP with time stamps 32 */
 #define JOB 1
 #define NONE UINT32_MAX
-/* Time goes by in steps, each with what falls due in it. What is later than all is looked at again.
- */
+/* Time goes by in steps, each with what falls due in it. An event that is due after the last step
+ * waits there, and is looked at again. */
 #define STEP_NS 64u
 #define STEPS (1u << 17)
 
@@ -59,7 +60,7 @@ struct due {
     uint32_t bytes; /* of the message */
 };
 
-/* In which order a link takes what waits for it. */
+/* The order in which a link takes what waits for it. */
 enum leave { LEAVE_BY_TURNS, LEAVE_FIFO, LEAVE_ORDERS };
 
 struct due_list {
@@ -70,7 +71,7 @@ struct posted {
     struct buffer *first;
 };
 
-/* Messages in order: to a peer, or all. Of peers those with some take turns. */
+/* Messages in order: to a peer, or all. Peers that have some take turns. */
 struct outgoing {
     struct exchange_send *first, *last;
     uint32_t next; /* in turn, or NONE */
@@ -163,7 +164,7 @@ static void turn_append(struct node *node, uint32_t number)
     node->last_turn = number;
 }
 
-/* Which queue a message joins. */
+/* Return which queue a message joins. */
 static uint32_t outgoing_number(const struct played *played, const struct exchange_send *send)
 {
     return played->leave == LEAVE_BY_TURNS ? send->node : 0;
@@ -286,7 +287,7 @@ static void io_release_worker(void *context, struct exchange_worker *worker)
     (void)context, (void)worker;
 }
 
-/* What its daemon's engine would do now. */
+/* Run the node as its daemon's engine would now. */
 static void node_run(struct node *node)
 {
     exchange_run(node->exchange);

@@ -2,11 +2,11 @@
  *
  *   mpirun -n RANKS bench_mpi [--rewrite] COLLECTIVE WARMUP ITERATIONS BYTES...
  *
- * COLLECTIVE is all_reduce (in place), broadcast, all_gather, reduce_scatter or barrier. Of those
- * with parts BYTES is that of all of them, a multiple of 4 times RANKS; a barrier has 0.
- * --rewrite: what is sent is written before each, within its time, a byte of every line of a cache.
- * Rank 0 prints {"bytes", "ranks", "time_us"} for each size: the mean over ranks of the mean time.
- */
+ * COLLECTIVE is all_reduce (in place), broadcast, all_gather, reduce_scatter or barrier. If a
+ * collective has parts, BYTES is the size of all of them, a multiple of 4 times RANKS; a barrier
+ * has 0. --rewrite: what is sent is written before each, within its time, a byte of every line of a
+ * cache. Rank 0 prints {"bytes", "ranks", "time_us"} for each size: the mean over ranks of the mean
+ * time. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -167,8 +167,8 @@ static double ready_at(const struct overlap *overlap, uint32_t parameter)
     return done / overlap->operations;
 }
 
-/* What the links have to do after the backward pass when they are never idle while a buffer is
- * ready, over what the last buffer alone gives them to do. */
+/* Return how long the links work after the backward pass when they are never idle while a buffer is
+ * ready, over how long they work for the last buffer alone. */
 static double ideal_of(const struct overlap *overlap, const struct plan *plan)
 {
     double sent_at = 0, last = 0; /* in backward passes */
@@ -212,8 +212,8 @@ static void plan_ask(struct overlap *overlap)
 
 /* --- data ------------------------------------------------------------------------------------ */
 
-/* What rank r gives of a parameter: small whole numbers, so that the average is exact in both types
- * when the ranks are a power of two. It then stays: the average of equals. */
+/* Return what rank r gives of a parameter: small whole numbers, so that the average is exact in
+ * both types when the ranks are a power of two. It then stays: the average of equals. */
 static float value_of(uint32_t parameter, double rank)
 {
     return (float)(parameter % 7 + 2 * rank);

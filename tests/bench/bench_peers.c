@@ -1,14 +1,15 @@
-/* What a daemon needs for its peers, with a roster of any size and the configuration's defaults.
+/* The memory and time that a daemon needs for its peers, with a roster of any size and the
+ * configuration's defaults.
  *
  *   bench_peers PEERS...
  *
  * One daemon of a roster of PEERS + 1 nodes, all of them servers, in this process: its real
  * coordinator, exchange and transport. All peers are connected; then a job opens with two ranks on
- * each node. Nobody is at the other end: counted is what is promised and posted, and what a look at
- * idle peers costs.
+ * each node. Nobody is at the other end: the program counts what is promised and posted, and what a
+ * look at idle peers costs.
  *
  * Prints a line of JSON for each number of peers:
- *   chunk_bytes, window       what the group has of both
+ *   chunk_bytes, window       the group's values of both
  *   receive_bytes             promised for receives of the peers' messages
  *   sum_bytes                 promised for sums on this node
  *   allocated_bytes           of chunk buffers: all receives are posted
@@ -182,7 +183,7 @@ static void open_coordinator(struct daemon *daemon)
     NEED(coordinator_create(&daemon->coordinator, config, NULL, &daemon->membership, &world) == 0);
 }
 
-/* What has something for each peer, the transport apart; every peer is connected. */
+/* Open all that has something for each peer, the transport apart; every peer is connected. */
 static void open_peers(struct daemon *daemon)
 {
     open_exchange(daemon);

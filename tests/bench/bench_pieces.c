@@ -19,7 +19,7 @@
 
 #define RANKS_MAX 64
 #define WARMUPS 2
-/* As in worker/meeting: a block of a share, and room for all that a rank puts of a piece. */
+/* Sizes as in worker/meeting: a block of a share, and room for all that a rank puts of a piece. */
 #define BLOCK_BYTES (512u << 10)
 #define ROOM_BYTES (1u << 20)
 
@@ -165,7 +165,7 @@ int main(int argc, char **argv)
         pthread_join(ranks[i].thread, NULL);
         total_us += (double)(ranks[i].ended_ns - ranks[i].began_ns) / 1e3;
     }
-    /* What does not fill a piece is left out here. */
+    /* Elements that do not fill a piece are left out here. */
     size_t piece = bench.block * bench.ranks;
     double whole = (double)(bench.bytes / piece * piece) / (double)bench.bytes;
     printf("{\"ranks\":%u,\"time_us\":%.2f}\n", bench.ranks,

@@ -47,7 +47,8 @@ pass_plain(const uint8_t *const *in, unsigned inputs, uint8_t *out, size_t bytes
     }
 }
 
-/* The same with stores that pass the cache by, so that the output is not read first. */
+/* Pass over the inputs as pass_plain does, with stores that pass the cache by, so that the output
+ * is not read first. */
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) static void pass_streamed(const uint8_t *const *in, unsigned inputs,
                                                           uint8_t *out, size_t bytes)

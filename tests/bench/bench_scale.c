@@ -1,12 +1,12 @@
-/* What a daemon needs in a large job: memory for each worker and each peer, and processor time of
- * each step. A whole cluster in one process, or several beside each other.
+/* The memory for each worker and each peer, and the processor time of each step, that a daemon
+ * needs in a large job. A whole cluster in one process, or several beside each other.
  *
  *   bench_scale NODES RANKS_PER_NODE [CLUSTERS [join]]
  *
  * Real are the coordinators, their messages, and the exchanges with their buffers, of every node.
  * Played are the workers, the links, which hand on at once and in order, and the sums, which are
- * not made. What the played parts need is mapped by itself, so that the heap is the daemons' alone;
- * what the links take is no daemon's time.
+ * not made. The played parts map what they need by themselves, so that the heap is the daemons'
+ * alone; the time of the links is no daemon's time.
  *
  * Prints a line of JSON: bytes of heap and of chunk buffers of a daemon (means), connected and with
  * the job open; for each step the time of a daemon, mean and most, and the messages over the fabric
@@ -432,7 +432,7 @@ static void event_deliver(struct daemon *daemon, struct engine_event *event)
     engine_event_free(event);
 }
 
-/* What the daemon's threads would do with it. */
+/* Deliver the item as the daemon's threads would. */
 static void item_deliver(struct daemon *daemon, const struct item *item)
 {
     switch (item->kind) {
@@ -456,7 +456,8 @@ static void item_deliver(struct daemon *daemon, const struct item *item)
     }
 }
 
-/* A round of the engine's loop, timed. What the links do, before and after it, is not. */
+/* Run a round of the engine's loop, timed. The work of the links, before and after it, is not
+ * timed. */
 static void daemon_run(struct daemon *daemon)
 {
     struct items *in = &daemon->in;

@@ -1,5 +1,5 @@
-/* What the cipher alone takes, on one thread: sealing from one buffer into another, as messages go
- * out, and opening where they lie, as they come in. Prints a line of JSON. */
+/* The time that the cipher alone takes, on one thread: sealing from one buffer into another, as
+ * messages go out, and opening where they lie, as they come in. Prints a line of JSON. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

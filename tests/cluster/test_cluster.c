@@ -419,8 +419,8 @@ START_TEST(test_a_rank_that_leaves_early)
 }
 END_TEST
 
-/* A rank that leaves while others have sends or receives with it: those learn it, and nobody waits
- * for ever. Who had nothing more to do with it may have finished. */
+/* A rank leaves while others have sends or receives with it: those ranks learn it, and nobody waits
+ * for ever. Ranks that had nothing more to do with it may have finished. */
 START_TEST(test_a_rank_that_leaves_with_sends_due)
 {
     uint64_t seed = 12000 + (uint64_t)_i;

@@ -67,7 +67,7 @@ static struct going begin(uint64_t seed, bool recovery)
     return begin_job(&job, recovery);
 }
 
-/* Of one that wishes for as many ranks as it has. */
+/* Begin a job that wishes for as many ranks as it has. */
 static struct going begin_wishing(uint64_t seed, bool recovery)
 {
     struct virtual_job job = job_of_six(seed);
@@ -161,7 +161,8 @@ START_TEST(test_a_daemon_is_started_again)
 }
 END_TEST
 
-/* It is not: its ranks are waited for, for timeouts.restart_ms, and then the others go on. */
+/* The daemon is not started again: its ranks are waited for, for timeouts.restart_ms, and then the
+ * others go on. */
 START_TEST(test_a_daemon_is_not_started_again)
 {
     daemon_is_lost(begin(41400 + (uint64_t)_i, true), (uint32_t)_i % NODES);

@@ -1,10 +1,10 @@
-/* Whole clusters on virtual time, and whatever may go wrong, at any time, as a seed says: workers
+/* Whole clusters on virtual time. Whatever may go wrong does, at any time, as a seed says: workers
  * die, daemons and machines do and return, daemons stand still, in all or on the fabric alone,
  * links are cut, for data alone, one way or both, heartbeats and other lines of control come late,
- * ranks are late, memory is refused. Of every second seed two thirds have recovery on, and
- * connections that are reset besides. The jobs of every third seed go on after a loss, with the
- * ranks that are left. Every rank ends; a result that came is right; afterwards a job of all nodes
- * works at once, and nothing is left.
+ * ranks are late, memory is refused. Every second seed may have recovery on; two thirds of these
+ * have, and then connections are reset besides. The jobs of every third seed go on after a loss,
+ * with the ranks that are left. Every rank ends; a result that came is right; afterwards a job of
+ * all nodes works at once, and nothing is left.
  *
  * SEED in the environment is the first seed, and SOAK_SECONDS says for how long to go on from there
  * (make soak). */
@@ -36,7 +36,7 @@
 
 static uint64_t first_seed;
 
-/* Of all histories; each runs in a process of its own. */
+/* Counts over all histories; each history runs in a process of its own. */
 struct totals {
     uint64_t histories, steps, faults, jobs, virtual_ns;
     uint64_t struck;  /* faults while a job was under way */
@@ -317,7 +317,7 @@ static uint64_t setting(const char *name, uint64_t fallback)
     return (uint64_t)value;
 }
 
-/* Of all histories together: most faults have met a job, and some jobs have gone on. */
+/* Check all histories together: most faults have met a job, and some jobs have gone on. */
 static bool totals_are_real(int histories)
 {
     if (totals->histories < (uint64_t)histories)

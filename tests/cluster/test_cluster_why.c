@@ -68,8 +68,9 @@ static void late_rank(uint64_t seed, uint32_t nodes)
                       verdict.node == (nodes == 1 ? 0 : rank_nodes[late]),
                   "%s: rank %u, node %u; rank %u was", verdict_kind_name(verdict.kind),
                   verdict.rank, verdict.node, late);
-    /* Of 30.5 ms 30 are its own, and the job ran without them at first. In the rest there are a few
-     * collectives: how many is a matter of the seed, which orders messages. */
+    /* A step takes 30.5 ms, of which 30 are the late rank's own, and the job ran without them at
+     * first. In the rest there are a few collectives: how many is a matter of the seed, which
+     * orders messages. */
     double part = verdict.lost_ms / verdict.step_ms;
     ck_assert_msg(part > 0.84 && part < 0.99, "%.3f of a step", part);
     cluster_end(cluster, job);

@@ -148,7 +148,7 @@ START_TEST(exposure_is_low)
 }
 END_TEST
 
-/* What the daemon's own code counts on. */
+/* The daemon's own code counts on these lines. */
 START_TEST(daemon_contract)
 {
     static const char *const lines[] = {

@@ -125,7 +125,8 @@ static bool page_has_line(const struct man_page *page, const char *section, cons
     return false;
 }
 
-/* What is given as the fields of a structure: the items with .Fa from where .Vt names it. */
+/* List what the page gives as the fields of a structure: the items with .Fa from where .Vt names
+ * it. */
 static void page_fields(const struct man_page *page, const char *structure,
                         struct man_words *fields)
 {

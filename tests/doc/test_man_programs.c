@@ -65,7 +65,7 @@ static bool is_known_page(const char *name)
 
 /* --- what --help says ------------------------------------------------------------------------- */
 
-/* What the program prints; it ends with 0 and says nothing else. The caller frees it. */
+/* Return what the program prints; it ends with 0 and says nothing else. The caller frees it. */
 static char *program_output(const char *name, const char *option)
 {
     char path[1024];
@@ -79,8 +79,8 @@ static char *program_output(const char *name, const char *option)
     return text;
 }
 
-/* What stands at the beginning of the lines that are indented by two spaces, up to two spaces or
- * the end: options from the heading "Options:" on, others below `heading` up to an empty line. */
+/* List the beginnings of the lines that are indented by two spaces, up to two spaces or the end:
+ * options from the heading "Options:" on, others below `heading` up to an empty line. */
 static void help_terms(const char *help, const char *heading, bool options, struct man_words *terms)
 {
     const char *line = strstr(help, heading);
@@ -232,7 +232,8 @@ static void source_letters(const char *text, struct man_words *letters)
             man_words_add(letters, "-%c%s", *at, at[1] == ':' ? " ARG" : "");
 }
 
-/* The same of an item of the page: names with "ARG" for whatever the argument is called. */
+/* List the names and letters of an item of the page: names with "ARG" for whatever the argument is
+ * called. */
 static void item_names(const char *item, struct man_words *options, struct man_words *letters)
 {
     struct man_words words = {.count = 0};

@@ -1,11 +1,11 @@
 /* A rank that trains with fusion buffers and goes on without those that are lost in the middle of a
  * step. In generation 1 the last rank kills itself in its fourth step, when half of its gradients
  * are ready; in generation 2 the last one does so in the first, in which the ranks agree on an
- * order. What is left does some steps more, all of whose gradients are checked, bit by bit.
+ * order. The ranks that are left do some steps more, all of whose gradients are checked, bit by
+ * bit.
  *
  * Exit codes: 0 as expected, 7 a call of the library failed (the text is on stdout), 1 wrong
- * result.
- */
+ * result. */
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>

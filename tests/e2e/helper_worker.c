@@ -231,7 +231,7 @@ static void run_meeting(struct rank *self, bool taking)
     }
 }
 
-/* The same of what passes in pieces: the last ones cannot be read. */
+/* Meet as run_meeting does, with data that passes in pieces: the last ones cannot be read. */
 static void run_passing(struct rank *self)
 {
     const size_t count = 1 << 20, bytes = count * sizeof(float), page = 4096;
@@ -267,7 +267,8 @@ static const char *stops_there(const char *mode)
     return mode + 6;
 }
 
-/* Of `rounds` all-reduces that this rank has; another may have one more, or lack the last. */
+/* Go on after a loss. The rank has `rounds` all-reduces; another may have one more, or lack the
+ * last. */
 static void survive_loss(struct rank *self, unsigned long rounds)
 {
     uint64_t kept = 0;
@@ -331,7 +332,7 @@ static void run_survive(struct rank *self)
     free(own);
 }
 
-/* What is touched, the daemon touches. Goes on until FILE is there. */
+/* Reduce memory of the arena that only the daemon touches. Go on until FILE is there. */
 static void run_sparse(struct rank *self)
 {
     float *data = shoal_alloc(self->job, self->count * sizeof(*data));

@@ -72,7 +72,7 @@ static double loss_make(const struct training *self)
     return (double)self->state->model[(size_t)self->id * 1000] / (self->id + 3);
 }
 
-/* What the collective with the state's number has given. */
+/* Take into the state what the collective with the state's number has given. */
 static void take(struct training *self, const float *gradient)
 {
     struct state *state = self->state;
@@ -156,7 +156,7 @@ static int train_one(struct training *self)
     return result;
 }
 
-/* Until all are there again. What some alone have is made again. */
+/* Wait until all ranks are there again. Results that only some have are made again. */
 static void go_on(struct training *self)
 {
     struct shoal_reconfigure_options options = {

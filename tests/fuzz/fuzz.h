@@ -1,5 +1,5 @@
-/* What the fuzzers share. Each is one function over bytes, libFuzzer's entry point, which AFL++
- * knows too; a property that does not hold ends the process. */
+/* Declarations that the fuzzers share. Each fuzzer is one function over bytes, libFuzzer's entry
+ * point, which AFL++ knows too; a property that does not hold ends the process. */
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H
 

@@ -8,7 +8,7 @@
 
 #define ENTRIES 16
 
-/* As much of the header as is there, then entries of the submission ring. */
+/* Spoil as much of the header as there are bytes for, then entries of the submission ring. */
 static void spoil(uint8_t *base, const uint8_t *data, size_t size)
 {
     size_t header = size < sizeof(struct arena_header) ? size : sizeof(struct arena_header);

@@ -1,5 +1,5 @@
-/* The daemon's configuration. What is taken is printed, and what is printed is taken and says the
- * same; what is refused is refused with a reason. */
+/* The daemon's configuration. A text that is taken is printed, and the print is taken and says the
+ * same; a text that is refused is refused with a reason. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
-/* What may be said to a control thread, by whoever may speak to it and in whatever state that one
- * is: the first byte says who it is, the others are sent. The thread is a real one, with sockets
- * and a stand-in engine. It ends every connection whose other end has finished, and afterwards it
- * answers somebody else. */
+/* Words that may be said to a control thread, by whoever may speak to it, in whatever state the
+ * speaker is: the first byte says who it is, the others are sent. The thread is a real one, with
+ * sockets and a stand-in engine. It ends every connection whose other end has finished, and
+ * afterwards it answers somebody else. */
 #include <check.h>
 #include <dirent.h>
 #include <poll.h>
@@ -16,8 +16,8 @@
 #include "tests/lib/server/raw_peer.h"
 
 #define WAIT_MS 60000 /* a backstop: fuzzers run behind whatever else runs */
-/* Descriptors of this process that an input leaves: none. What the daemons do by themselves takes
- * some for a moment. */
+/* Descriptors of this process that an input may leave for a moment: it leaves none, but the daemons
+ * take some by themselves. */
 #define DESCRIPTORS_SPARE 12u
 #define JOIN_GIVEN 3u /* descriptors of a join */
 #define GIVEN 4u      /* of a line, at most */
@@ -170,7 +170,7 @@ static void as_user(enum role role, const uint8_t *data, size_t size)
 
 /* --- descriptors where they have no business */
 
-/* What a join brings, and one more. */
+/* Make the descriptors that a join brings, and one more. */
 static void given_make(int given[GIVEN])
 {
     struct arena arena;
@@ -284,7 +284,7 @@ static void crowd_open(struct crowd *crowd, uint32_t who)
         control_client_expect(&crowd->clients[first + rank], MESSAGE_JOINED, &joined);
 }
 
-/* As far as it is taken at once: one that has to wait for others is not waited for. */
+/* Say as much as is taken at once: a client that has to wait for others is not waited for. */
 static void crowd_say(const struct crowd *crowd, uint32_t who, const void *bytes, size_t size)
 {
     ssize_t sent = send(crowd->clients[who].fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -22,7 +22,7 @@ static uint8_t input_byte(struct input *input)
     return *input->data++;
 }
 
-/* As many bytes as are there; the others stay. */
+/* Take up to `bytes` bytes, as many as are there; the others stay in `to` as they are. */
 static void input_take(struct input *input, void *to, size_t bytes)
 {
     if (bytes > input->bytes)
@@ -86,7 +86,8 @@ static void attack_reconnect(struct attack *attack, uint32_t node)
     fixture_run(attack->fixture);
 }
 
-/* What the engine does with the answer: a peer that has sent nonsense is disconnected. */
+/* Deliver a message, and do with the answer what the engine does: a peer that has sent nonsense is
+ * disconnected. */
 static void attack_send(struct attack *attack, uint32_t node, const uint8_t *message,
                         uint32_t bytes)
 {

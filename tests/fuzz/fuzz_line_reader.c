@@ -1,4 +1,4 @@
-/* Lines out of a stream that arrives in pieces: whatever the pieces, the lines are the same. Those
+/* Lines out of a stream that arrives in pieces: whatever the pieces, the lines are the same. Lines
  * that begin with an L may be longer than others. */
 #include <stdlib.h>
 #include <string.h>

@@ -58,7 +58,7 @@ static void state_word(struct victim *victim, const uint8_t *at)
     atomic_store(meeting_word_of(&victim->at, victim->at.met), value_of(victim, at));
 }
 
-/* As an honest one does, as far as what it asks for goes. */
+/* Let the other ranks come as honest ones do, as far as their asks go. */
 static void others_come(struct victim *victim)
 {
     for (uint32_t i = 1; i < victim->size; i++) {

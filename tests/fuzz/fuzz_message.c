@@ -1,5 +1,5 @@
-/* Lines of the control protocol, in each conversation. What decodes is encoded and decoded again:
- * both lines are the same. */
+/* Lines of the control protocol, in each conversation. A line that decodes is encoded and decoded
+ * again: both lines are the same. */
 #include <stdlib.h>
 #include <string.h>
 

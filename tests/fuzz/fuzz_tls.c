@@ -32,7 +32,8 @@ static void side_hear(struct side *side, const uint8_t *bytes, size_t count)
     FUZZ_REQUIRE(!side->ended || (error.code == result && error.text[0]));
 }
 
-/* What one says to the other, with some of its bytes changed as `changes` say: where, and how. */
+/* Pass what one side says to the other, with some of its bytes changed as `changes` say: where, and
+ * how. */
 static void side_pass(struct side *from, struct side *to, const uint8_t **changes, size_t *left)
 {
     const void *said;

@@ -1,5 +1,5 @@
-/* Headers between daemons, and the lists of asks that they carry. What decodes is encoded again to
- * the same bytes. */
+/* Headers between daemons, and the lists of asks that they carry. Bytes that decode are encoded
+ * again to the same bytes. */
 #include <string.h>
 
 #include "common/format/wire.h"

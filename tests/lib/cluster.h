@@ -43,7 +43,7 @@ int cluster_stop(struct cluster *cluster);
 /* Kills what still runs, removes the files. */
 void cluster_free(struct cluster *cluster);
 
-/* What the daemon has logged so far; valid until the next call for the node. */
+/* Return what the daemon has logged so far; valid until the next call for the node. */
 const char *cluster_log(struct cluster *cluster, uint32_t node);
 bool cluster_wait_log(struct cluster *cluster, uint32_t node, const char *text, int timeout_ms);
 

@@ -1,5 +1,5 @@
-/* A job of helpers that goes on and on while something is done to its daemons, of which it is to
- * feel nothing. What fails here aborts the test. */
+/* A job of helpers that loops while something is done to its daemons, and must not notice that. A
+ * failure in here aborts the test. */
 #ifndef TESTS_LIB_LOOPING_JOB_H
 #define TESTS_LIB_LOOPING_JOB_H
 

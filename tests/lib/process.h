@@ -1,5 +1,5 @@
 /* Real processes in tests: started with their output kept, waited for with a deadline, ended by
- * pid. What fails here aborts the test: it is the test's own mistake or the machine's. */
+ * pid. A failure in here aborts the test: it is the test's own mistake or the machine's. */
 #ifndef TESTS_LIB_PROCESS_H
 #define TESTS_LIB_PROCESS_H
 
@@ -27,9 +27,10 @@ struct process_start {
 };
 
 struct process *process_start(const struct process_start *start);
-/* The same with argv alone. */
+/* Start a process as process_start does, with argv alone. */
 struct process *process_run(const char *const *argv);
-/* The same, its words divided by blanks: at most 48, and 2 KiB. */
+/* Start a process as process_run does, from words with blanks between them: at most 48, and 2
+ * KiB. */
 struct process *process_run_words(const char *words);
 /* Kills it if it still runs, waits for it, frees. NULL is allowed. */
 void process_free(struct process *process);
@@ -40,7 +41,7 @@ void process_free(struct process *process);
 int process_wait(struct process *process, int timeout_ms);
 void process_signal(const struct process *process, int number);
 
-/* What it has written so far; valid until the next call for the same stream. */
+/* Return what the process has written so far; valid until the next call for the same stream. */
 const char *process_output(struct process *process);
 const char *process_errors(struct process *process);
 /* Until the text is in its output or errors; false when it has not come in the time, or the
@@ -56,10 +57,10 @@ bool socket_answers(void *path);
 /* Milliseconds of the monotonic clock. */
 int64_t process_now_ms(void);
 
-/* Of a process's /proc: resident memory in KiB, and open descriptors; -1 when it is gone. */
+/* Return the resident memory of a process in KiB, from its /proc; -1 when it is gone. */
 long process_resident_KiB(pid_t pid);
-/* What it has mapped of files in memory (memfd_create) of this name, in bytes; -1 when it is gone.
- */
+/* Return how many bytes of files in memory (memfd_create) of this name a process has mapped; -1
+ * when it is gone. process_descriptor_count returns how many descriptors it has open, likewise. */
 int64_t process_mapped_bytes(pid_t pid, const char *name);
 int process_descriptor_count(pid_t pid);
 

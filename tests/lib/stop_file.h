@@ -10,7 +10,8 @@ struct stop_file {
 
 void stop_file_create(struct stop_file *file);
 void stop_file_free(struct stop_file *file);
-/* Those who loop end their loops; withdrawn for those who begin later. */
+/* Tell processes that loop to end their loops. stop_file_withdraw takes it back for those that
+ * begin later. */
 void stop_file_raise(const struct stop_file *file);
 void stop_file_withdraw(const struct stop_file *file);
 

@@ -44,7 +44,8 @@ static void logs_show(const char *directory)
     globfree(&logs);
 }
 
-/* Of tests that have failed: their processes end at once. What their daemons said is shown. */
+/* Show what the daemons of failed tests said, and remove their directories. The processes of a
+ * failed test end at once, so nobody else does. */
 static void directories_remove(void)
 {
     char pattern[4096];

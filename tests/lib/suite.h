@@ -1,4 +1,4 @@
-/* What every test program shares: running a Check suite, and skipping with a reason. */
+/* Functions that every test program shares: running a Check suite, and skipping with a reason. */
 #ifndef TESTS_LIB_SUITE_H
 #define TESTS_LIB_SUITE_H
 

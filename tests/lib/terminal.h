@@ -1,5 +1,5 @@
-/* A program on a terminal of its own, a pseudo-terminal, as a person would have it before them.
- * What fails here aborts the test. */
+/* A program on a terminal of its own, a pseudo-terminal, as a person would have it before them. A
+ * failure in here aborts the test. */
 #ifndef TESTS_LIB_TERMINAL_H
 #define TESTS_LIB_TERMINAL_H
 

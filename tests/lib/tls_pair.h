@@ -22,7 +22,7 @@ void tls_pair_give(struct tls_pair *pair, enum auth_role to, const void *bytes, 
 size_t tls_pair_move(struct tls_pair *pair, enum auth_role from, size_t piece);
 /* Both ways, until nothing moves. */
 void tls_pair_run(struct tls_pair *pair, size_t piece);
-/* Both are open, and what each says the other is told. */
+/* Check that both are open, and that each is told what the other says. */
 void tls_pair_expect_open(struct tls_pair *pair);
 
 #endif

@@ -63,7 +63,7 @@ static void run(void)
     tls_pair_run(pair, 1000);
 }
 
-/* Neither is told anything, and this is what each says. */
+/* Check that neither is told anything, and that each refuses with these words. */
 static void expect_refused(const char *connects, const char *accepts)
 {
     const char *const pieces[] = {connects, accepts};
@@ -161,7 +161,7 @@ START_TEST(test_other_authority)
 }
 END_TEST
 
-/* The same, the other way round: who connects trusts both, and is not trusted. */
+/* The side that connects trusts both authorities, and is not trusted. */
 START_TEST(test_other_authority_connects)
 {
     certificate_write(foreign, configs[0].node, 10, configs[0].certificate_file,

@@ -78,7 +78,8 @@ START_TEST(a_message_is_sealed_where_it_lies)
 }
 END_TEST
 
-/* As another implementation seals them: HMAC of Python's library, AES-GCM of its cryptography. */
+/* Another implementation sealed the known messages: HMAC of Python's library, AES-GCM of its
+ * cryptography. */
 START_TEST(messages_are_as_the_protocol_says)
 {
     static const struct {
@@ -349,7 +350,7 @@ END_TEST
 
 /* --- a receiver under attack ------------------------------------------------------------------ */
 
-/* What a receiver does with a message: the window, then the key. */
+/* Receive a message as a receiver does: the window, then the key. */
 static enum seal_refusal receive(struct seal_window *window, struct seal *seal, uint8_t *bytes,
                                  uint32_t length)
 {

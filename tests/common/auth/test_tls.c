@@ -190,7 +190,7 @@ static size_t record(enum auth_role from, uint8_t *bytes, size_t room)
     return count;
 }
 
-/* What was said to one is worth nothing to another. */
+/* Words that were said to one peer are worth nothing to another. */
 START_TEST(test_replay)
 {
     uint8_t bytes[2][8192];
@@ -259,7 +259,8 @@ START_TEST(test_flipped_handshake)
 }
 END_TEST
 
-/* It ends at each byte of the handshake: never are both open, and nobody is told anything. */
+/* The connection ends at each byte of the handshake: never are both open, and nobody is told
+ * anything. */
 START_TEST(test_cut_handshake)
 {
     uint8_t bytes[8192];

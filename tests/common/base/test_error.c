@@ -94,7 +94,7 @@ START_TEST(a_prefix_keeps_the_code)
 }
 END_TEST
 
-/* What is too long is cut, at every length around the limit, and always ends. */
+/* A text that is too long is cut, at every length around the limit, and always ends. */
 START_TEST(long_texts_are_cut)
 {
     char words[2 * ERROR_TEXT_BYTES];

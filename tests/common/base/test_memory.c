@@ -37,8 +37,8 @@ START_TEST(test_no_items_are_a_place_all_the_same)
 }
 END_TEST
 
-/* What a child that asks for `count` items of `item_bytes` bytes says on stderr, and how it ends.
- */
+/* Put into `said` what a child that asks for `count` items of `item_bytes` bytes says on stderr.
+ * Return how it ends. */
 static int require_in_child(size_t count, size_t item_bytes, char *said, size_t room)
 {
     int ends[2];

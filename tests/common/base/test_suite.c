@@ -1,4 +1,4 @@
-/* What tests share themselves: folders of tests that fail are removed all the same. */
+/* The functions that tests share: folders of tests that fail are removed all the same. */
 #include <glob.h>
 #include <signal.h>
 #include <stdio.h>

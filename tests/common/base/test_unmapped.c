@@ -1,4 +1,4 @@
-/* Which number identifies nobody: of maps of user namespaces, and of a namespace of its own. */
+/* The number that identifies nobody, in maps of user namespaces and in a namespace of its own. */
 #include "common/base/unmapped.h"
 
 #include <sched.h>
@@ -44,7 +44,7 @@ static int look_inside(void)
     return unmapped.any && unmapped.uid == geteuid() ? RIGHT : WRONG;
 }
 
-/* Who has just made a namespace has no number there. */
+/* A process that has just made a namespace has no number there. */
 START_TEST(test_own_namespace)
 {
     pid_t child = fork();

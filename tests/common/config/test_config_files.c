@@ -67,8 +67,8 @@ static void golden_free(struct golden *golden)
         free(golden->names[i]);
 }
 
-/* What stands in NAME.expected after the first line: the effective configuration or the problems.
- * The caller frees it. */
+/* Return what stands in NAME.expected after the first line: the effective configuration or the
+ * problems. The caller frees it. */
 static char *golden_outcome(const char *name)
 {
     char path[512];
@@ -144,7 +144,8 @@ START_TEST(test_update_golden)
 }
 END_TEST
 
-/* What is made from the table: files, and the part of a file between two lines of its own. */
+/* Texts that are made from the table: files, and the part of a file between two lines of its
+ * own. */
 static const struct {
     const char *path;
     char *(*make)(void);
@@ -281,7 +282,7 @@ static void expect_every_key(const char *text)
     free(full);
 }
 
-/* As it is it says nothing but the defaults; with every key set it is as good. */
+/* The commented file says nothing but the defaults; with every key set it is as good. */
 START_TEST(test_commented_file)
 {
     struct config config, defaults;
@@ -374,7 +375,8 @@ static const char schema_program[] =
     "        continue\n"
     "    print(path, 'schema accepts' if validator.is_valid(document) else 'schema refuses')\n";
 
-/* What the schema says of all *.json files, a "PATH VERDICT" a line, or NULL with a SKIP line. */
+/* Return what the schema says of all *.json files, a "PATH VERDICT" a line, or NULL with a SKIP
+ * line. */
 static char *schema_verdicts(char *folder)
 {
     char command[1024];
@@ -411,7 +413,7 @@ START_TEST(test_schema_agrees)
         snprintf(line, sizeof(line), "%s/%s.json %.*s\n", GOLDEN_FOLDER, golden.names[i],
                  (int)strcspn(expected, "\n"), expected);
         ck_assert_msg(strstr(verdicts, line) != NULL, "the schema does not say: %s", line);
-        /* What the daemon takes, the schema takes. */
+        /* The schema takes every file that the daemon takes. */
         if (strstr(expected, "\n{\n"))
             ck_assert_msg(strncmp(expected, "schema accepts\n", 15) == 0, "%s", path);
         free(expected);

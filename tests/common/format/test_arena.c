@@ -252,7 +252,7 @@ START_TEST(test_completion_ring_fills_and_wraps)
 }
 END_TEST
 
-/* What comes unasked leaves room for as many answers as there can be submissions. */
+/* Completions that come unasked leave room for as many answers as there can be submissions. */
 START_TEST(test_room_for_news)
 {
     struct pair pair;

@@ -111,7 +111,7 @@ START_TEST(test_random_cuts_tile_the_buffer)
 }
 END_TEST
 
-/* Which server has the element, in the collective with this number. */
+/* Return which server has the element, in the collective with this number. */
 static uint32_t owner_of(const struct layout_rule *rule, uint64_t sequence, uint32_t identity,
                          uint64_t count, uint64_t element)
 {
@@ -277,7 +277,6 @@ START_TEST(test_messages_fill_what_the_network_takes_at_once)
 }
 END_TEST
 
-/* What goes to one of several servers crosses the same links. */
 /* The example of common/format/layout.h. */
 START_TEST(test_the_headers_example)
 {
@@ -296,6 +295,7 @@ START_TEST(test_the_headers_example)
 }
 END_TEST
 
+/* Blocks go to several servers at the same time, each to one, over the same links. */
 START_TEST(test_a_block_is_cut_as_for_two_servers)
 {
     uint32_t weights[4] = {1, 1, 1, 1};

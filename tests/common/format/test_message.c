@@ -57,7 +57,7 @@ START_TEST(test_job_open)
 }
 END_TEST
 
-/* What is left out counts as 0, of both who joins and who goes on. */
+/* A key that is left out counts as 0, for ranks that join and for ranks that go on. */
 START_TEST(test_wish)
 {
     static const char bare[] = "{\"type\":\"rejoin\",\"timeout_ms\":9,\"stragglers_ms\":8}";

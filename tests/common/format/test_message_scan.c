@@ -1,4 +1,4 @@
-/* What is refused before it is parsed, and how long a line may be. */
+/* Lines that are refused before they are parsed, and how long a line may be. */
 #include "common/format/message_scan.h"
 
 #include <stdio.h>
@@ -70,7 +70,7 @@ START_TEST(test_objects)
 }
 END_TEST
 
-/* Of bytes that end anywhere nothing is read that is not there; a sanitizer sees it. */
+/* The scan reads nothing behind bytes that end anywhere; a sanitizer would see it. */
 START_TEST(test_cut_anywhere)
 {
     static const char line[] = "{\"text\":\"a\\\"b\\\\\",\"positions\":[[1,2]]}";

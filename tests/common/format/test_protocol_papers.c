@@ -64,7 +64,7 @@ START_TEST(test_every_line_is_in_a_paper)
         size_t length;
         char *line = message_encode(&message, &length);
         const char *name = message_type_name(message.type);
-        /* What a daemon answers to shoalctl has no key. */
+        /* MESSAGE_DRAINING, which a daemon answers to shoalctl, has no key. */
         ck_assert_msg(paper_has_line(papers[0], name, line) ||
                           paper_has_line(papers[1], name, line) || type == MESSAGE_DRAINING,
                       "no paper names %s with all its keys: %s", name, line);

@@ -60,7 +60,7 @@ START_TEST(the_collective_itself_is_everybodys)
 }
 END_TEST
 
-/* What has to get from where to where, as the collectives are defined. */
+/* Return whether data must get from rank `from` to rank `to`, as the collectives are defined. */
 static bool must_travel(enum collective_kind kind, uint32_t root, uint32_t from, uint32_t to)
 {
     switch (kind) {

@@ -102,8 +102,8 @@ START_TEST(the_table_of_the_paper)
 }
 END_TEST
 
-/* What a daemon receives of one group at once is flat from 64 peers on, and within the limit as
- * long as chunks can be smaller; up to 8 nodes chunks are of 256 KiB. */
+/* The bytes that a daemon receives of one group at once are flat from 64 peers on, and within the
+ * limit as long as chunks can be smaller; up to 8 nodes, chunks have 256 KiB. */
 START_TEST(receives_are_flat_in_large_rosters)
 {
     static const uint32_t peers[] = {8, 9, 10, 12, 16, 31, 42, 63, 64, 100, 256, 500, 1000, 1023};

@@ -269,7 +269,7 @@ START_TEST(a_ranks_ask_goes_there_and_back)
 }
 END_TEST
 
-/* Which fields count for which kind: dtype, op, root, count. */
+/* The table says which fields count for which kind: dtype, op, root, count. */
 START_TEST(asks_are_equal_in_what_their_kind_gives_a_meaning)
 {
     static const bool counts[COLLECTIVE_KIND_COUNT][4] = {

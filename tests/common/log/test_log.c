@@ -13,7 +13,7 @@
 #include "common/base/error.h"
 #include "tests/lib/suite.h"
 
-/* What was written since the last call. */
+/* Return what was written since the last call. */
 static ssize_t take(int fd, char *text, size_t bytes)
 {
     ssize_t got = read(fd, text, bytes - 1);
@@ -340,7 +340,7 @@ START_TEST(dropped_lines_of_threads_are_all_counted)
 }
 END_TEST
 
-/* What is lost because nobody is left to read is not counted: there is no next line. */
+/* Lines that are lost because nobody is left to read are not counted: there is no next line. */
 START_TEST(a_pipe_without_a_reader_is_silent)
 {
     signal(SIGPIPE, SIG_IGN);

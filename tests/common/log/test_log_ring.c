@@ -27,7 +27,8 @@ static void teardown(void)
     log_ring_destroy(&ring);
 }
 
-/* What is worth a warning, with the time of its line, and without what stands before its text. */
+/* Lines that are worth a warning are kept, with their time, and without what stands before their
+ * text. */
 START_TEST(test_warnings_are_kept)
 {
     char file[512] = "";
@@ -47,7 +48,7 @@ START_TEST(test_warnings_are_kept)
 }
 END_TEST
 
-/* Those that the log's level keeps back are not kept here either. */
+/* Lines that the log's level keeps back are not kept here either. */
 START_TEST(test_level)
 {
     log_.level = LOG_LEVEL_ERROR;

@@ -237,7 +237,8 @@ START_TEST(a_slab_that_cannot_be_registered_is_no_memory)
 }
 END_TEST
 
-/* What a closed fabric had goes with the pool: the address sanitizer sees it when it does not. */
+/* Buffers that a closed fabric had go with the pool: the address sanitizer sees it when they do
+ * not. */
 START_TEST(forgotten_buffers_go_with_the_pool)
 {
     struct buffer_pool *pool = make(20);

@@ -52,7 +52,7 @@ START_TEST(test_nothing)
 }
 END_TEST
 
-/* What is just as large as its memory: a read or write past it is the sanitizer's to find. */
+/* The data is just as large as its memory: the sanitizer finds a read or write past it. */
 START_TEST(test_whole_memory)
 {
     for (size_t bytes = 1; bytes < 5000; bytes += 97) {

@@ -196,7 +196,7 @@ START_TEST(test_against_reference)
 }
 END_TEST
 
-/* The same length at every offset of a vector, so that no code relies on an alignment. */
+/* A length of the inputs at every offset of a vector, so that no code relies on an alignment. */
 START_TEST(test_offsets)
 {
     for (unsigned isa = 0; isa < ISA_COUNT; isa++)

@@ -263,7 +263,7 @@ START_TEST(test_random_bytes_are_always_valid)
             bytes[i] = (char)(1 + rand_r(&seed) % 255);
         bytes[count ? count - 1 : 0] = '\0';
         char *once = string_back(bytes), *twice = string_back(once);
-        /* What has been made valid stays; ASCII always does. */
+        /* A text that has been made valid stays as it is; ASCII always does. */
         ck_assert_str_eq(once, twice);
         ck_assert(json_text_is_utf8(once));
         ck_assert_int_eq(json_text_is_utf8(bytes), strcmp(bytes, once) == 0);
@@ -300,7 +300,8 @@ END_TEST
 
 START_TEST(test_failure_is_remembered)
 {
-    /* As after a failed allocation: nothing is written any more, and taking says so once. */
+    /* After a failed allocation, which `failed` stands for, nothing is written any more, and taking
+     * says so once. */
     json_text_uint(&text, NULL, 1);
     text.failed = true;
     json_text_string(&text, NULL, "not written");

@@ -78,7 +78,7 @@ END_TEST
 
 START_TEST(test_feeding_with_lines_left)
 {
-    /* What has not been asked for yet stays in order, and whole. */
+    /* Bytes that have not been asked for yet stay in order, and whole. */
     start(16);
     feed_text("one\ntwo\nth");
     expect("one");

@@ -63,7 +63,7 @@ START_TEST(its_room_is_enough)
 }
 END_TEST
 
-/* Those of ASCII, and C1's as bytes and in UTF-8. */
+/* Control characters are replaced: ASCII's, and C1's as bytes and in UTF-8. */
 START_TEST(nothing_passes_that_a_terminal_acts_on)
 {
     ck_assert_str_eq(drawn("a\033[2Jb\nc\rd\x7f"

@@ -18,7 +18,7 @@ START_TEST(pieces_come_one_behind_the_other)
 }
 END_TEST
 
-/* Of every size, with a guard behind it. */
+/* Texts with room of every size, and a guard behind it. */
 START_TEST(what_has_no_room_is_left_out)
 {
     static const char whole[] = "0123456789";

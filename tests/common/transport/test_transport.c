@@ -379,7 +379,7 @@ START_TEST(posted_memory_goes_before_the_transport)
         ck_assert_int_eq(transport_send(a.transport, 1, &part, NULL, 1, out), 0);
     for (int i = 0; i < 100; i++)
         end_poll(&a);
-    /* What waits to be sent makes a provider look at what has come while it closes. */
+    /* Messages that wait to be sent make a provider look at what has come while it closes. */
     static uint8_t large[65536];
     struct iovec all = {large, sizeof(large)};
     for (uint32_t i = 0; i < SENDS; i++)
@@ -518,7 +518,8 @@ START_TEST(signals_stay_ours)
 }
 END_TEST
 
-/* What the first call of main() is for: a program under libfabric dies of SIGTERM again. */
+/* The first call of main() has prepared the environment: a program under libfabric dies of SIGTERM
+ * again. */
 START_TEST(environment_prepared)
 {
     static const int numbers[] = {SIGSEGV, SIGABRT, SIGBUS, SIGILL};

@@ -1,4 +1,4 @@
-/* What an interface can carry, in folders that are made up, and of this machine's own. */
+/* The rate that an interface can carry, in folders that are made up, and on this machine. */
 #include "common/transport/transport_link.h"
 
 #include <arpa/inet.h>
@@ -13,7 +13,7 @@
 
 static char folder[] = "/tmp/shoal-link-XXXXXX";
 
-/* What the system has of an interface. NULL: no such file. */
+/* Make the files that the system has of an interface. speed NULL: no such file. */
 static void put(const char *name, const char *speed, bool device)
 {
     char path[256];

@@ -333,7 +333,8 @@ START_TEST(cut)
 }
 END_TEST
 
-/* What has waited arrives in the order in which it was sent, and before what is on its way. */
+/* Messages that have waited arrive in the order in which they were sent, and before what is on its
+ * way. */
 START_TEST(block)
 {
     enum { BEFORE = 20, COUNT = 30 };

@@ -20,7 +20,7 @@ static const char *const providers[] = {"tcp", "tcp;ofi_rxm", "shm"};
 #define PROVIDERS ((int)(sizeof(providers) / sizeof(providers[0])))
 
 #define ADMIT_MS 120000
-/* Of a message that libfabric would send in segments. */
+/* The size of a message that libfabric would send in segments. */
 #define LARGE_BYTES (1 << 16)
 
 /* --- connecting --- */
@@ -238,7 +238,7 @@ struct other {
     char region[64]; /* of shm: what a killed process leaves in /dev/shm, or "" */
 };
 
-/* As much as goes, once the other side is there. */
+/* Send as much as goes, once the other side is there. */
 static void other_send(struct end *end, bool *up)
 {
     static uint8_t out[LARGE_BYTES];
@@ -327,7 +327,8 @@ static bool other_connect(struct other *other, struct end *here)
     int code = 0;
     uint64_t end_ns = clock_now_ns() + PATIENCE_NS;
     int downs = 0;
-    /* It expects this side only after it has read the address: until then it rejects. */
+    /* The other process expects this side only after it has read the address: until then it
+     * rejects. */
     do {
         downs = end_count(here, TRANSPORT_PEER_DOWN);
         code = transport_connect(here->transport, 0, record + 4, bytes, token_a, &error);
@@ -504,7 +505,7 @@ START_TEST(peer_stopped)
 }
 END_TEST
 
-/* What was sent before the end arrives before the news of the end. */
+/* Messages that were sent before the end arrive before the news of the end. */
 START_TEST(last_words)
 {
     struct end a, b;

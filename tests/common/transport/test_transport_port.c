@@ -150,7 +150,8 @@ START_TEST(shut_until_somebody_is_expected)
     ck_assert(!ready(listener, POLLIN, 0));
     port_expect(port, true, START_NS);
     ck_assert(port_is_open(port) && port_is_busy(port));
-    /* One that comes now is answered at once, one that waits when its kernel tries again. */
+    /* A connection that comes now is answered at once, one that waits when its kernel tries
+     * again. */
     int peer = begin_connection();
     ck_assert(ready(peer, POLLOUT, PATIENCE_MS));
     ck_assert(ready(stranger, POLLOUT, PATIENCE_MS));
@@ -161,7 +162,8 @@ START_TEST(shut_until_somebody_is_expected)
 }
 END_TEST
 
-/* Those that were let in stay, whatever the door does: they inherit what the listener had. */
+/* Connections that were let in stay, whatever the door does to the listener, whose filter they
+ * inherit. */
 START_TEST(shutting_leaves_connections_alone)
 {
     if (door_missing("shutting_leaves_connections_alone"))
@@ -241,7 +243,7 @@ START_TEST(found_on_any_address)
 }
 END_TEST
 
-/* One that is always open: under datagram endpoints. */
+/* A port under datagram endpoints has no door: it is always open. */
 START_TEST(no_door)
 {
     struct port *open = port_open(&address, LIMIT, false, &silent);
@@ -314,7 +316,8 @@ START_TEST(silent_ones_have_a_deadline)
 }
 END_TEST
 
-/* One that libfabric has lost sight of is closed here, and a descriptor is not closed twice. */
+/* A connection that libfabric has lost sight of is closed here, and a descriptor is not closed
+ * twice. */
 START_TEST(forgotten_ones_are_closed)
 {
     uint64_t ended_ns = START_NS + PORT_SILENCE_MS * NS_PER_MS;
@@ -482,7 +485,7 @@ START_TEST(turned_away_without_descriptors)
     ck_assert(!readable);
     ck_assert(ready(client, POLLIN, PATIENCE_MS) && is_ended(client));
     close(client);
-    /* It has its spare descriptor back. */
+    /* The port has its spare descriptor back. */
     client = begin_connection();
     int server = take_connection(client);
     pass_byte(client, server);

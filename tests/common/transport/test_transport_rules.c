@@ -150,7 +150,8 @@ static void act_post(struct world *w, uint32_t node, uint32_t peer)
     struct op *op = op_new(w, false, node, peer, MESSAGE_MAX);
     int code = transport_post_receive(w->nodes[node], peer, op->data, op->bytes, NULL, op);
     if (code == ERR_LOST) {
-        /* It failed, and the event is not polled yet: never while nobody ended the pair. */
+        /* The receive failed, and the event is not polled yet: this never happens while nobody
+         * ended the pair. */
         ck_assert(pair->state != PAIR_UP);
         op_take_back(w, op);
         return;
@@ -210,7 +211,7 @@ static void act_connect(struct world *w, uint32_t a, uint32_t b)
     }
 }
 
-/* One of the two ends the pair, or both do before either knows. */
+/* Let node a end the pair, or both before either knows. */
 static void act_end(struct world *w, uint32_t a, uint32_t b, bool both)
 {
     struct pair *pair = pair_of(w, a, b);

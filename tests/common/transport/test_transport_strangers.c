@@ -262,7 +262,8 @@ START_TEST(crowds_among_which_one_is_expected)
 }
 END_TEST
 
-/* What the provider of `end` sends to a port when it connects. */
+/* Return in `bytes` what the provider of `end` sends to a port when it connects, and how much it
+ * is. */
 static size_t request_bytes(struct end *end, uint8_t *bytes, size_t room)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -318,7 +319,7 @@ START_TEST(crowd_of_half_requests)
         int held = descriptor_count() - before - CROWD, ended = 0;
         for (int i = 0; i < CROWD; i++)
             ended += has_ended(fds[i]);
-        /* Those that are ended are nobody's, but may be there for a while (libfabric 2.1). */
+        /* Connections that are ended are nobody's, but may be there for a while (libfabric 2.1). */
         most = held - ended > most ? held - ended : most;
         all_ended = held == 0 && ended == CROWD;
     }

@@ -1,5 +1,5 @@
-/* What one user's ranks hand to the engine, as much and as awkwardly as they can, does not hold up
- * the collectives of another. */
+/* Attacks on the engine: one user's ranks hand it as much as they can, as awkwardly as they can,
+ * and do not hold up the collectives of another user. */
 #include <poll.h>
 #include <string.h>
 
@@ -61,8 +61,8 @@ START_TEST(test_falling_priorities_and_a_leave)
 }
 END_TEST
 
-/* Of two ranks one submits nothing: what the other one has submitted is kept, and that has a limit.
- */
+/* A rank of two submits nothing: the submissions of the other one are kept, and that has a
+ * limit. */
 START_TEST(test_more_requests_than_there_may_be)
 {
     struct hostile_rank *ranks = hostile_job_start(undisturbed_cluster(victim), "waiting", 2);

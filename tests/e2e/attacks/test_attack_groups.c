@@ -1,5 +1,5 @@
-/* What one user's ranks ask of the home of their job can be much for the connection between two
- * daemons, which all jobs share. */
+/* Attacks by group openings: one user's ranks ask much of the home of their job, over the
+ * connection between two daemons, which all jobs share. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 #define NODES 2
 #define RANKS 300
-/* Of a rank; that they are refused took 23 MB in one turn, of 16 that may wait. */
+/* Groups that each rank asks for; to refuse them took 23 MB in one turn, and 16 MB may wait. */
 #define GROUPS 60
 
 static struct cluster *cluster;

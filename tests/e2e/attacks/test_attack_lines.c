@@ -48,7 +48,8 @@ static void teardown(void)
     cluster_free(cluster);
 }
 
-/* Of a user, where this one may become another; the kernel has credentials for each thread. */
+/* Connect as this user, where this process may become another; the kernel has credentials for each
+ * thread. */
 static int connect_unix(uint32_t node, unsigned uid)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

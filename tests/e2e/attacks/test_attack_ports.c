@@ -19,8 +19,8 @@
 
 #define PORTS_MAX 16
 #define FABRIC_CROWD 400
-/* Of a process with few: for the daemon itself, two peers, 8 workers with 8 other connections, and
- * what a user may have under way. */
+/* Descriptors of a daemon with few: for the daemon itself, two peers, 8 workers with 8 other
+ * connections, and what a user may have under way. */
 #define FEW_DESCRIPTORS 780
 #define FEW_LIMITS "{\"limits\":{\"workers\":8,\"connections\":16}}"
 #define CROWD_FEW 400

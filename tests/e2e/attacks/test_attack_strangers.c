@@ -1,5 +1,5 @@
-/* What strangers at the control port, and a second daemon of a name, can do to a cluster: nothing
- * that its jobs notice, in lines that can be counted. */
+/* Attacks by strangers at the control port, and by a second daemon of a name: a cluster's jobs
+ * notice nothing, and its log says it in lines that can be counted. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

@@ -26,7 +26,7 @@
 #define EQUAL 32 /* floats in a row */
 #define HEARD_BYTES ((size_t)64 << 20)
 
-/* What passes, and what of it can be understood. */
+/* Packets that pass, and what of them can be understood. */
 struct listener {
     int fd, stop;
     pthread_t thread;
@@ -64,7 +64,7 @@ static void listener_hear(struct listener *listener, const uint8_t *packet, size
     listener->bytes += count;
     listener->name |= memmem(packet, count, JOB, strlen(JOB)) != NULL;
     listener->key |= memmem(packet, count, SECRET, 20) != NULL;
-    /* Of the two ranks, and their sum. */
+    /* The rows are those of the two ranks, and their sum. */
     for (int value = 1; value <= 3; value++) {
         float row[EQUAL];
         for (int i = 0; i < EQUAL; i++)
@@ -147,7 +147,7 @@ static void listen_to_job(struct listener *listener, const char *extra, const ch
     ck_assert(!listener->key);
 }
 
-/* So that the next ones mean something. */
+/* The listener hears a job in the clear: without that the next tests would mean nothing. */
 START_TEST(test_in_the_clear)
 {
     struct listener listener;

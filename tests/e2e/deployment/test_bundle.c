@@ -50,7 +50,8 @@ static char *in(const char *folder, const char *name)
     return path;
 }
 
-/* What somebody else has put there is left alone, also where it looks like a place for programs. */
+/* A folder that somebody else has put there is left alone, also where it looks like a place for
+ * programs. */
 START_TEST(test_a_folder_of_others)
 {
     char *own = suite_make_directory();
@@ -115,7 +116,7 @@ static void teardown(void)
         suite_remove_directory(directory);
 }
 
-/* What checks and measures a GPU says why it does not, and ends well. */
+/* Check that the programs which check and measure a GPU say why they do not, and end well. */
 static void expect_no_gpu(const char *in_folder, const char *driver, const char *reason)
 {
     char *check = in(in_folder, "share/shoal/check-gpu.sh");
@@ -167,7 +168,8 @@ START_TEST(test_programs)
 }
 END_TEST
 
-/* As check-gpu.sh starts them; the package and what they read are in the bundle alone. */
+/* The examples start as check-gpu.sh starts them; the package and what they read are in the bundle
+ * alone. */
 START_TEST(test_examples)
 {
     static const char *const scripts[] = {"python/examples/digits_ddp.py",

@@ -113,7 +113,7 @@ static int occurrences(const char *text, const char *word)
     return count;
 }
 
-/* The same addresses twice, and neither hears of the other. */
+/* Two clusters have the same addresses, and neither hears of the other. */
 START_TEST(test_two_side_by_side)
 {
     if (skipped("test_two_side_by_side"))

@@ -1,6 +1,5 @@
-/* What completes the options of the programs in bash and zsh: every option that a program knows, by
- * the table in its source, is offered by the files that are made from --help, and shells take them.
- */
+/* Completion of the programs' options in bash and zsh: the files that are made from --help offer
+ * every option that a program knows, by the table in its source, and shells take the files. */
 #include <regex.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -112,7 +111,7 @@ static bool has_line(const char *text, const char *word)
     return false;
 }
 
-/* What bash offers for the last of the words, a line each; the caller frees it. */
+/* Return what bash offers for the last of the words, a line each; the caller frees it. */
 static char *bash_offers(const char *program, const char *words)
 {
     char script[1200];
@@ -197,7 +196,7 @@ static bool zsh_is_missing(const char *test)
     return true;
 }
 
-/* What zsh hands to its own _arguments, a line each; the caller frees it. */
+/* Return what zsh hands to its own _arguments, a line each; the caller frees it. */
 static char *zsh_arguments(const char *program)
 {
     char script[600];

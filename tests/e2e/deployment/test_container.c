@@ -114,7 +114,7 @@ START_TEST(test_file)
     ck_assert_str_eq(find_last(&image, "COPY"), "--from=build /src/build/bundle/ " PLACE "/");
     ck_assert_ptr_null(find(&image, image.last, image.count, "ADD", 0));
     ck_assert_ptr_null(strstr(find_last(&image, "RUN"), "apt"));
-    /* What the systemd unit says too. */
+    /* The systemd unit says this, too. */
     ck_assert_str_eq(find_last(&image, "STOPSIGNAL"), "SIGTERM");
     ck_assert_str_eq(find_last(&image, "USER"), "shoal");
     ck_assert_str_eq(find(&image, image.last, image.count, "ENV", 0),
@@ -147,7 +147,8 @@ static void shell(const char *command, const char *argument)
     free(said);
 }
 
-/* What debian:12-slim has that a program of the bundle may use, and no library more. */
+/* A script that lays out what debian:12-slim has that a program of the bundle may use, and no
+ * library more. */
 static const char lay_out[] =
     "cd \"$1\"; mkdir -p etc/shoal run/shoal tmp proc opt lib64 lib/x86_64-linux-gnu;"
     "for name in libc.so.6 libm.so.6 libdl.so.2 librt.so.1 libpthread.so.0 libresolv.so.2; do"
@@ -218,8 +219,8 @@ static void check_answers(const char *const *way)
     ck_assert_int_eq(run_in(way, option, NULL), 2);
 }
 
-/* As the image starts it, asked as the image asks whether it is well, and stopped with its signal.
- */
+/* Start the daemon as the image does, ask as the image asks whether it is well, and stop it with
+ * the image's signal. */
 static void check_service(const struct image *image, const char *const *way)
 {
     const char *start[2 * WORDS_MAX], *health[WORDS_MAX], *argv[3 * WORDS_MAX];

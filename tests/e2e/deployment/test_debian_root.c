@@ -10,9 +10,9 @@
 #include "tests/lib/suite.h"
 
 #define SCRIPT TEST_SOURCE_DIR "/scripts/debian-root.sh"
-/* What makes no root that anything could run in. */
+/* A stand-in for debootstrap that makes no root in which anything could run. */
 #define STAND_IN "#!/bin/sh\nmkdir -p \"$3/etc\"\n"
-/* What the script writes of a root for the first of the suites when it is complete. */
+/* The words that the script writes of a root for the first of the suites when it is complete. */
 #define READY "make ca-certificates\n"
 
 static const char *const suites[] = {"bookworm", "trixie", "trixie-bare"};
@@ -98,7 +98,7 @@ static bool mounts_allowed(void)
     return code == 0;
 }
 
-/* It is made anew where that can be; that nothing runs in it is this machine's fault. */
+/* The root is made anew where that can be; that nothing runs in it is this machine's fault. */
 START_TEST(test_a_root_that_was_not_completed)
 {
     const char *expected = geteuid() == 0 ? "mounts are not allowed here" : "must be root";

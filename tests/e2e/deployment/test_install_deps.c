@@ -1,5 +1,5 @@
-/* What scripts/install-deps.sh says while it installs, with stand-ins for apt-get and dpkg-query.
- */
+/* The words of scripts/install-deps.sh while it installs, with stand-ins for apt-get and
+ * dpkg-query. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,9 @@
 #define DPKG_QUERY                                                                                 \
     "#!/bin/bash\nfor name in \"${@:4}\"; do [[ $name == \"$MISSING\" ]] ||"                       \
     " echo \"$name installed\"; done\n"
-/* It can install when it has the lists: at once, or after an update, or never. As apt-get, it
- * closes the descriptor of its status for the programs of packages, whose output must not fail. */
+/* The stand-in can install when it has the lists: at once, or after an update, or never. Like
+ * apt-get, it closes the descriptor of its status for the programs of packages, whose output must
+ * not fail. */
 #define APT_GET                                                                                    \
     "#!/bin/bash\n"                                                                                \
     "folder=${0%/*} words=$*\n"                                                                    \

@@ -41,7 +41,7 @@ static const struct {
 };
 #define ENDS (int)(sizeof(ends) / sizeof(ends[0]))
 
-/* What has failed, and says so: a test, or a test's child. */
+/* Return what a program prints that has failed and says so: a test, or a test's child. */
 static char *said_of(const char *const *argv)
 {
     struct process *process = process_run(argv);

@@ -115,7 +115,8 @@ START_TEST(test_worker_killed_datagrams)
 }
 END_TEST
 
-/* What the daemon sees is the end of the process, not that of the last one which has its socket. */
+/* Check that the daemon sees the end of the process, not that of the last process which has its
+ * socket. */
 static void forking_worker_killed(const char *mode)
 {
     struct cluster *cluster = cluster_start(1, NULL);
@@ -361,8 +362,8 @@ START_TEST(test_server_that_is_not_there)
 }
 END_TEST
 
-/* So is the daemon that the job's name stands for, which has no ranks: with recovery another one
- * gathers them, and says so. */
+/* The daemon that the job's name stands for is missing too, and has no ranks: with recovery another
+ * one gathers them, and says so. */
 START_TEST(test_home_that_is_not_there)
 {
     struct cluster *cluster =

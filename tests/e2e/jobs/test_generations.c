@@ -214,7 +214,7 @@ START_TEST(test_straggler)
 }
 END_TEST
 
-/* One that leaves fails its collectives, not the job: the others go on as after a loss. */
+/* A rank that leaves fails its collectives, not the job: the others go on as after a loss. */
 START_TEST(test_rank_leaves)
 {
     struct cluster *cluster = cluster_start(2, NULL);

@@ -7,7 +7,7 @@
 #include "tests/lib/cluster.h"
 #include "tests/lib/suite.h"
 
-/* What an allocator may keep; a leak of one chunk buffer in every job is many times that. */
+/* Memory that an allocator may keep; a leak of one chunk buffer in every job is many times that. */
 #define RESIDENT_TOLERANCE_KiB 4096
 
 static const struct {
@@ -152,7 +152,8 @@ static bool usage_is_as_before(void *context)
     return true;
 }
 
-/* As few descriptors as they come down to: shoalctl's last connection is gone then. */
+/* Note the fewest descriptors that each daemon comes down to: shoalctl's last connection is gone
+ * then. */
 static bool descriptors_fall(void *context)
 {
     struct usage *least = context;

@@ -45,7 +45,7 @@ static void start(struct cluster *cluster, uint32_t per_node, int dies, struct p
     }
 }
 
-/* What the rank has ended with: the same on all. */
+/* Copy the bits with which the rank has ended: they are the same on all. */
 static void bits_of(struct process *worker, char bits[32])
 {
     const char *said = strstr(process_output(worker), "bits ");
@@ -97,7 +97,8 @@ static bool kept(const json_t *status, json_int_t wanted)
     return results == wanted || results == wanted - 1;
 }
 
-/* Of the last 16, half are gradients. What is under way, and memory to be used again, counts. */
+/* Return whether the last 16 are kept, of which half are gradients. Memory that is under way or to
+ * be used again counts. */
 static bool sixteen_kept(const json_t *status)
 {
     json_int_t bytes = replay_figure(status, "used_bytes");
@@ -122,9 +123,9 @@ static bool nothing_kept(const json_t *status)
     return replay_figure(status, "results") == 0 && replay_figure(status, "used_bytes") == 0;
 }
 
-/* It has got the three steps from the checkpoint on. One result more if its part of the sum in
- * which it has died was there already; one less if another rank heard of its death before it had
- * the result before that sum. */
+/* Check that the rank has got the three steps from the checkpoint on. It has one result more if its
+ * part of the sum in which it has died was there already; one less if another rank heard of its
+ * death before it had the result before that sum. */
 static void caught_up(struct process *worker)
 {
     cluster_worker_says(worker, "caught up with ");
@@ -173,7 +174,7 @@ START_TEST(test_middle_rank)
 }
 END_TEST
 
-/* Of three ranks on a node the order decides bits, too. */
+/* With three ranks on a node the order decides bits, too. */
 START_TEST(test_first_of_a_node)
 {
     killed(2, 3, 3);
@@ -187,7 +188,7 @@ START_TEST(test_one_node)
 }
 END_TEST
 
-/* It comes back too late: what it needs is named. */
+/* Let the rank come back too late: the error names what it needs. */
 static void too_late(const char *extra, bool (*keeps)(const json_t *status))
 {
     struct cluster *cluster = cluster_start(3, extra);

@@ -115,7 +115,7 @@ START_TEST(test_sparse_arenas)
     ck_assert_int_eq(cluster_job_end(alice, 2), 0);
     ck_assert_int_eq(cluster_job_end(root, 2), 0);
     ck_assert_int_eq(cluster_job_end(bob, 2), 0);
-    /* Who has left may come again. */
+    /* A user who has left may come again. */
     job_of(ALICE, "again", "once", 1000, alice);
     ck_assert_int_eq(cluster_job_end(alice, 2), 0);
     ck_assert_int_eq(cluster_stop(cluster), 0);

@@ -5,7 +5,7 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/worker/library_job.h"
 
-/* Who sent it, and the how many-th of its. */
+/* The value names the rank that sent it, and the message's number among that rank's. */
 #define VALUE(rank, number) ((int64_t)(rank)*1000000 + (number))
 
 static void fill(int64_t *data, size_t count, int rank, int number)
@@ -57,8 +57,9 @@ START_TEST(one_rank_takes_what_comes)
 }
 END_TEST
 
-/* Everybody sends to everybody, and takes more than may look for a sender at once. Of what one rank
- * has sent, what was asked for first is what was sent first. */
+/* Send to everybody, and receive more messages than may look for a sender at once. The messages of
+ * one rank come in the order in which they were sent, to the receives in the order in which they
+ * were asked for. */
 static void all_at_once(struct library_rank *self)
 {
 #ifdef SHOAL_SANITIZED
@@ -162,7 +163,7 @@ START_TEST(among_receives_that_name_the_rank)
 }
 END_TEST
 
-/* Of a group, the source is its place there; tags look for themselves. */
+/* Check that the source in a group is its place there, and that each tag looks for itself. */
 static void in_a_group(struct library_rank *self)
 {
     static const int members[] = {3, 0, 2};

@@ -98,7 +98,7 @@ static void steps(struct library_rank *self)
             int p = (k * 5 + self->rank * 3 + step) % PARAMETERS;
             void *gradient = shoal_fusion_gradient(model.fusion, (size_t)p);
             enum shoal_dtype dtype = model.parameters[p].dtype;
-            /* What is not ready has rubbish in it, which must not be counted. */
+            /* A gradient that is not ready has rubbish in it, which must not be counted. */
             for (size_t i = 0; i < model.parameters[p].count; i++)
                 element_set(gradient, dtype, i,
                             is_unready(p, step, self->rank) ? 99

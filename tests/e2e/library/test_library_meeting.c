@@ -226,7 +226,7 @@ static void round_check(struct library_rank *self, uint32_t round, const int64_t
     }
 }
 
-/* One of a burst: its caller waits at once, or has it under way, perhaps with a callback. */
+/* Start one of a burst: its caller waits at once, or has it under way, perhaps with a callback. */
 static void mixed_start(struct library_rank *self, uint64_t *seed, uint32_t round, int64_t *data,
                         shoal_request **request, int *called)
 {
@@ -280,7 +280,8 @@ START_TEST(all_ways)
 }
 END_TEST
 
-/* What a rank has given is used though it does not wait, and does nothing, meanwhile. */
+/* Check that data which a rank has given is used though the rank does not wait, and does nothing,
+ * meanwhile. */
 static void nobody_waits(struct library_rank *self)
 {
     for (int round = 0; round < 20; round++) {
@@ -428,8 +429,8 @@ START_TEST(a_rank_that_stops)
     ck_assert_int_eq(close(mkstemp(file)), 0);
     const char *argv[] = {CLUSTER_HELPER, ways[_i % 3], file, NULL};
     cluster_job(cluster, "victim", size, argv, workers);
-    /* It "has not reached" a collective that came to the daemon, and else "does not go on in" it.
-     */
+    /* The rank "has not reached" a collective that came to the daemon; it "does not go on in" any
+     * other. */
     snprintf(text, sizeof(text), "rank %u (the first on node node0) ", size - 1);
     for (uint32_t i = 0; i < size - 1; i++) {
         int code = process_wait(workers[i], CLUSTER_PATIENCE_MS);
@@ -454,7 +455,7 @@ static json_int_t figure(const json_t *status, const char *key)
     return json_integer_value(json_object_get(job, key));
 }
 
-/* What the daemon has of all ranks' bytes, when that is `bytes` or more. */
+/* Return how many bytes of all ranks the daemon has counted, once they are `bytes` or more. */
 static json_int_t bytes_from(struct cluster *cluster, json_int_t bytes)
 {
     json_int_t counted = -1;
@@ -517,7 +518,7 @@ static void counted(struct library_rank *self)
         ; /* until there is a place, and nobody is late */
     while (every_kind_counted(self, 2 * PIECES) < 5)
         ;
-    /* Who has the descriptor is told of all completions, by the daemon. */
+    /* The daemon tells a rank that has the descriptor of all completions. */
     ck_assert_int_ge(shoal_completions_descriptor(self->job), 0);
     ck_assert_int_eq(every_kind_counted(self, 5), 0);
 }
@@ -595,7 +596,7 @@ static json_int_t many_once(struct library_rank *self, shoal_group *group, struc
     return met;
 }
 
-/* They meet one after another, as soon as there is a place, until somebody is late. */
+/* Start many, which meet one after another, as soon as there is a place, until somebody is late. */
 static void many(struct library_rank *self)
 {
     struct many_call calls[MANY] = {0};

@@ -306,7 +306,7 @@ START_TEST(many_kinds_in_flight)
 }
 END_TEST
 
-/* What is asked of nobody: the call says so, and the job goes on. */
+/* Check calls that are refused without asking anybody: each says why, and the job goes on. */
 static void refused_calls(struct library_rank *self)
 {
     shoal_group *world = shoal_world(self->job);
@@ -355,7 +355,7 @@ static int all_gather_size(struct library_rank *self, shoal_group *world)
     return shoal_all_gather(world, data + 60, data, self->rank == 3 ? 6 : 5, SHOAL_I32, NULL);
 }
 
-/* The same in all, divided in another way. */
+/* Gather as many elements in all as the others, divided in another way. */
 static int all_gather_parts(struct library_rank *self, shoal_group *world)
 {
     int32_t(*data)[64] = four[self->rank], own[8] = {0};

@@ -19,14 +19,15 @@ static shoal_group *group_with_place(struct library_rank *self)
     return group;
 }
 
-/* It does when nothing is under way, not even what has been freed. */
+/* Return whether the group closes: it does when nothing is under way, not even what has been
+ * freed. */
 static bool group_closes(void *group)
 {
     return shoal_group_close(group) == SHOAL_OK;
 }
 
-/* What passes in pieces needs every rank to its end: of one that does not wait, or has freed the
- * request, the library's thread makes the turns. */
+/* Check that the library's thread makes the turns of a rank that does not wait, or has freed the
+ * request: a collective that passes in pieces needs every rank to its end. */
 static void nobody_waits_for_pieces(struct library_rank *self)
 {
     const size_t count = 3 * PIECES;
@@ -182,8 +183,8 @@ START_TEST(pieces_at_two_places)
 }
 END_TEST
 
-/* What lies in the arena on all ranks is the daemon's; where it does on some, and on others between
- * two elements, all give it to the daemon. */
+/* Reduce buffers in odd places. A buffer that lies in the arena on all ranks is the daemon's. If it
+ * does on some, and lies between two elements on others, all give it to the daemon. */
 static void odd_buffers(struct library_rank *self)
 {
     const size_t bytes = PIECES * sizeof(int64_t);

@@ -67,7 +67,7 @@ static void one_free(struct one *one)
     free(one->recv);
 }
 
-/* What rank `index` of the group sends. */
+/* Return what rank `index` of the group sends; the caller frees it. */
 static float *one_sent(const struct one *one, int index)
 {
     size_t count = one->count * (size_t)one->size;
@@ -134,7 +134,7 @@ static void one_same(const struct one *one, const float *got, const float *wante
 static void one_check_sum(const struct one *one, const struct library_job *shape, enum shoal_op op,
                           size_t part, const float *got)
 {
-    /* Of the whole of it: each element is summed alone. */
+    /* The sum is that of the whole buffer: each element is summed alone. */
     size_t count = one->count * (size_t)one->size;
     float *sum = malloc(count * sizeof(float));
     ck_assert_ptr_nonnull(sum);

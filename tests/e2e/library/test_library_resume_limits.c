@@ -169,7 +169,8 @@ START_TEST(test_the_last_server)
 }
 END_TEST
 
-/* Both are gone at once, and one is started again soon: nothing but time. */
+/* Sum while both servers are gone at once, and one is started again soon: this costs nothing but
+ * time. */
 static void sums(struct resume_run *run, shoal_job *job, int rank)
 {
     int left = run->steps_after;
@@ -202,8 +203,8 @@ END_TEST
 
 /* --- while the next generation forms */
 
-/* They take newcomers in, whom nobody sends, for as long as the daemons are killed. What they are
- * told of each generation makes what there was since the beginning. */
+/* Take newcomers in, whom nobody sends, for as long as the daemons are killed. The counts that the
+ * ranks are told of each generation add up to what there was since the beginning. */
 static void reconfigure_on(struct resume_run *run, shoal_job *job, int rank)
 {
     uint64_t collectives = 0, together = 0, number = 0;

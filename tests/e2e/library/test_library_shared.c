@@ -316,7 +316,7 @@ static void other_places(struct library_rank *self)
                    "the result of collective 0 of group 0 goes to different places on the "
                    "ranks of node node0: ranks 0, 1 gave shared memory 0 at offset 128; ") != NULL,
             "%s", shoal_error_text());
-    /* It is still there to be read, and can be given back. */
+    /* The memory is still there to be read, and can be given back. */
     ck_assert_int_eq(shared[8191] + other[8191], 0);
     GOOD(shoal_shared_free(world, other));
     refused(world, 8192, "goes to different places");
@@ -443,8 +443,8 @@ static bool no_more_than_before(void *context)
     return process_descriptor_count(descriptors->pid) <= descriptors->most;
 }
 
-/* What the daemon has of shared memory: how much else it has is the allocator's doing, and depends
- * on how much was under way at once. */
+/* Return how much shared memory the daemon has mapped: how much else it has is the allocator's
+ * doing, and depends on how much was under way at once. */
 static int64_t mapped_bytes(const struct library_rank *self)
 {
     return process_mapped_bytes(self->of->cluster->nodes[0].daemon->pid, "shoal-shared");
@@ -488,7 +488,7 @@ static void again_and_again(struct library_rank *self)
     library_meet(self); /* nobody asks for the status, which takes a descriptor */
     ck_assert(wait_until(no_more_than_before, &before, CLUSTER_PATIENCE_MS));
     library_meet(self);
-    /* What is not freed goes with the job. */
+    /* A piece that is not freed goes with the job. */
     share(shoal_world(self->job), 10 * MIB);
     library_meet(self);
     ck_assert(cluster_wait_status(cluster, 0, much_reserved, CLUSTER_PATIENCE_MS));

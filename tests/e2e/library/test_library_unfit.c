@@ -79,7 +79,8 @@ static int receive(shoal_group *group, void *data, const struct unfit *it, int t
     }
 }
 
-/* One that fits, with the tag that those before it had, and a collective. */
+/* Check that a send that fits goes through, with the tag that those before it had, and a
+ * collective. */
 static void check_all_goes_on(struct library_rank *self, int tag)
 {
     shoal_group *world = shoal_world(self->job);

@@ -101,7 +101,7 @@ START_TEST(test_types_thresholds_and_fractions)
 }
 END_TEST
 
-/* Of the architectures: scripts/bench/self_test.py adds the tables up. */
+/* The table of this architecture: scripts/bench/self_test.py adds the tables up. */
 START_TEST(test_resnet50)
 {
     json_t *row = replayed("2", (const char *[]){resnet50, "bfloat16", "1e11", "1", "25", NULL});

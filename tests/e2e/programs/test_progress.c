@@ -138,7 +138,7 @@ START_TEST(test_trace)
     ck_assert_ptr_null(strchr(terminal->text, '\033'));
     terminal_free(terminal);
 
-    /* What is wrong is said on a line of its own. */
+    /* An error is said on a line of its own. */
     terminal = trace("other", "0.1", NULL, 1);
     const char *line = strstr(terminal->text, "shoalctl: ");
     ck_assert_ptr_nonnull(line);

@@ -1,4 +1,4 @@
-/* What shoalctl says of jobs that lose ranks and servers: real daemons. */
+/* The words of shoalctl on jobs that lose ranks and servers: real daemons. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

@@ -207,7 +207,7 @@ END_TEST
 
 START_TEST(test_print_config)
 {
-    /* What is printed can be read, and prints the same. */
+    /* The printed configuration can be read, and prints the same. */
     const char *argv[] = {SHOALD, "--config", config_path, "--print-config", NULL};
     configure(", \"timeouts\": {\"drain_ms\": 1234}");
     struct process *process = process_run(argv);
@@ -244,7 +244,8 @@ START_TEST(test_unknown_provider)
 }
 END_TEST
 
-/* What libfabric 1 reads from the environment alone is there before it looks; it says so. */
+/* Variables that libfabric 1 reads from the environment alone are there before it looks; it says
+ * so. */
 START_TEST(test_fabric_environment)
 {
     char text[512];

@@ -9,7 +9,7 @@
 #define STARTED "shoald 0.1.0 on node"
 #define FEW 1100u
 
-/* Of this process, and of what it starts. */
+/* Limit the descriptors of this process, and of what it starts. */
 static void limit_descriptors(rlim_t soft, rlim_t hard)
 {
     const struct rlimit limit = {soft, hard};
@@ -61,7 +61,7 @@ START_TEST(test_limits_that_were_asked_for)
 }
 END_TEST
 
-/* They become what fits. */
+/* The defaults become what fits. */
 START_TEST(test_defaults)
 {
     limit_descriptors(FEW, FEW);

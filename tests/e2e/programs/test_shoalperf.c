@@ -1,5 +1,5 @@
 /* shoalperf over real daemons: every collective, type and operation, odd counts, several shapes of
- * a cluster. Those in parts are in test_shoalperf_parts.c. */
+ * a cluster. Collectives in parts are in test_shoalperf_parts.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

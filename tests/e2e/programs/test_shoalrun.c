@@ -162,7 +162,7 @@ START_TEST(test_verbose_and_config)
     process = RUN("--nodes", "1", "-n", "1", "--grace", "1", "--config", path, "--", CLUSTER_HELPER,
                   "once");
     ck_assert_int_gt(process_wait(process, CLUSTER_PATIENCE_MS), 0);
-    /* What the daemon did not like is shown. */
+    /* The daemon's complaint is shown. */
     ck_assert_ptr_nonnull(
         strstr(process_errors(process), "the daemon of ")); /* and the host's name */
     ck_assert_ptr_nonnull(strstr(process_errors(process), "/log/level"));
@@ -592,7 +592,8 @@ START_TEST(test_running_daemon)
     ck_assert_ptr_nonnull(strstr(process_output(process), socket_path));
     process_free(process);
     ck_assert_int_eq(cluster_stop(cluster), 0);
-    /* It is gone now: an error that names the path, and no other daemon in its place. */
+    /* The daemon is gone now: an error names the path, and no other daemon is taken in its
+     * place. */
     process = RUN("--socket", socket_path, "-n", "1", "--", "true");
     end_with(process, 1);
     ck_assert_ptr_nonnull(strstr(process_errors(process), socket_path));

@@ -102,7 +102,7 @@ struct span {
     int count;
 };
 
-/* What a chunk has gone through. */
+/* Stages that a chunk has gone through. */
 struct chunk_seen {
     struct span stages[TRACE_STAGES];
     struct span in[4], out[4]; /* by rank */
@@ -296,9 +296,9 @@ static void check_all(const struct seen *seen, uint32_t nodes)
     EXPECT_MSG(head_number(seen, "refused") == 0, "times refused");
     EXPECT_MSG(seen->last - seen->first > 5, "collectives %d to %d only", (int)seen->first,
                (int)seen->last);
-    /* Those between are whole: a rank copies the last out before it asks for the next. Of the first
-     * there may be a late rank's copy out alone, when another had copied the next one in before the
-     * trace began. */
+    /* The collectives between are whole: a rank copies the last out before it asks for the next.
+     * The first may have nothing but a late rank's copy out, when another rank had copied the next
+     * one in before the trace began. */
     for (json_int_t sequence = seen->first + 2; sequence < seen->last - 1; sequence++) {
         uint32_t owned = 0;
         for (uint32_t i = 0; i < chunk_count(); i++) {
@@ -344,8 +344,9 @@ START_TEST(test_two_nodes)
         seen[node] = see(paths[node], node);
         check_all(&seen[node], 2);
     }
-    /* They go together: other processes, the same zero, and what one sends the other sums later,
-     * but for the microseconds by which two readings of the time of day differ. */
+    /* The traces go together: they have other processes, the same zero, and what one node sends the
+     * other sums later, but for the microseconds by which two readings of the time of day
+     * differ. */
     ck_assert_int_ne(seen[0].pid, seen[1].pid);
     ck_assert_int_eq(head_number(&seen[0], "base_unix_s"), head_number(&seen[1], "base_unix_s"));
     int compared = 0;
@@ -356,7 +357,7 @@ START_TEST(test_two_nodes)
                 const struct chunk_seen *there = &seen[1 - node].chunks[sequence][i];
                 const struct span *sent = &here->stages[TRACE_SEND];
                 const struct span *summed = &there->stages[TRACE_OWNER_SUM];
-                /* Of what began before a trace the beginning is the trace's. */
+                /* A stage that began before a trace has the trace's beginning. */
                 if (sent->count == 0 || summed->count == 0 || here->edge || there->edge)
                     continue;
                 compared++;
@@ -405,7 +406,7 @@ START_TEST(test_what_cannot_be_traced)
 }
 END_TEST
 
-/* One that has begun. */
+/* Start a trace, and wait until it has begun. */
 static struct process *trace_begun(const char *path)
 {
     struct process *process = trace_start(0, "perf", "60", path);

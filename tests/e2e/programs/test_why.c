@@ -73,7 +73,8 @@ struct wanted {
     char last[2048];
 };
 
-/* Of so many collectives the first ones, while the job begins, do not count any more. */
+/* After as many collectives as these the first ones, while the job begins, do not count any
+ * more. */
 #define ENOUGH_COLLECTIVES 30
 
 static bool is_wanted(void *context)
@@ -99,7 +100,7 @@ static double number(const json_t *document, const char *key)
     return json_number_value(json_object_get(document, key));
 }
 
-/* What goes from one node comes at the other; and memory is of all of them. */
+/* Check that what goes from one node comes at the other, and that memory is of all of them. */
 static void daemons_check(const json_t *reports)
 {
     size_t i;
@@ -181,7 +182,7 @@ START_TEST(test_late_rank_of_two_nodes)
 }
 END_TEST
 
-/* Of one rank on a node its own daemon knows nothing but what its shard tells. */
+/* The rank is alone on its node: its own daemon knows nothing but what its shard tells. */
 START_TEST(test_late_rank_alone_on_its_node)
 {
     late_rank(3, 1, "1", "node1");

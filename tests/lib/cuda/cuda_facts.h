@@ -1,5 +1,5 @@
-/* What worker/device/cuda_driver.h says of CUDA's driver, as a table that is made twice: of our own
- * declarations (tests/lib/cuda/cuda_facts_own.c), and of the CUDA Toolkit's
+/* A table of what worker/device/cuda_driver.h says of CUDA's driver. It is made twice: from our own
+ * declarations (tests/lib/cuda/cuda_facts_own.c), and from the CUDA Toolkit's
  * (tests/lib/cuda/cuda_facts_toolkit.c). The two must be equal. */
 #ifndef TESTS_LIB_CUDA_CUDA_FACTS_H
 #define TESTS_LIB_CUDA_CUDA_FACTS_H

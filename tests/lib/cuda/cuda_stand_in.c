@@ -31,7 +31,7 @@ static struct {
 static long all_calls, late_frees;
 static const char *fail_function, *failed_function = "";
 static int fail_nth, fail_result;
-/* So that a thread that ends has nothing of this library to free. */
+/* This model of thread-local memory leaves a thread that ends nothing of this library to free. */
 #define THREADS_OWN static _Thread_local __attribute__((tls_model("initial-exec")))
 THREADS_OWN CUcontext current[CONTEXTS_MAX];
 THREADS_OWN int current_count;
@@ -51,7 +51,7 @@ CUcontext current_context(void)
 
 /* --- faults -------------------------------------------------------------------------------- */
 
-/* Count a call; lock held. What it is to fail with, or CUDA_SUCCESS. */
+/* Count a call; lock held. Return the error it must fail with, or CUDA_SUCCESS. */
 static CUresult count_call(const char *function)
 {
     int i = 0;

@@ -20,7 +20,7 @@
 
 struct shoal_job;
 
-/* What the calls have made and not taken back. */
+/* Counts of the objects that calls have made and not taken back. */
 struct stand_in_live {
     int contexts, streams, events, registrations, allocations;
 };
@@ -36,8 +36,8 @@ struct stand_in {
      * they are made: what waits on one of them holds up what was asked of the others later. 0, the
      * default: none is shared. Before streams are made. */
     void (*set_queues)(int count);
-    /* How many there are, 1 (the default) or 2. What is of one must not be used in the context of
-     * the other; streams of the test's own are the first one's. */
+    /* Set how many devices there are, 1 (the default) or 2. Objects of one device must not be used
+     * in the context of the other; streams of the test's own are the first one's. */
     void (*set_devices)(int count);
     /* The nth call from now on (1: the next) of this function, or of any when NULL, fails with
      * this CUresult. 0: no more. */
@@ -57,7 +57,7 @@ struct stand_in {
     const char *(*failed)(void);
     /* Copies between the device and memory that is not pinned. */
     long (*unpinned)(void);
-    /* What has been put onto the default stream. */
+    /* Return how many operations have been put onto the default stream. */
     long (*default_operations)(void);
     /* Memory of the device freed while something on a stream still was to use it. */
     long (*late_frees)(void);
@@ -69,7 +69,7 @@ struct stand_in {
     void (*stream_let_go)(void *stream);
     void (*stream_copy)(void *stream, void *to, const void *from, size_t bytes);
     void (*stream_finish)(void *stream);
-    /* Who adds to the stream waits while it has so many operations. */
+    /* Let callers that add to the stream wait while it has `room` operations; 0: no limit. */
     void (*stream_limit)(void *stream, int room);
     /* The next so many events that are recorded on the stream fail, for want of memory. */
     void (*stream_refuse)(void *stream, int records);

@@ -1,6 +1,6 @@
-/* What the two files of the stand-in for CUDA's driver share (tests/lib/cuda/cuda_stand_in.c has
- * its calls and faults, tests/lib/cuda/cuda_stand_in_stream.c what goes on on streams). One lock
- * for all of it. */
+/* Declarations that the two files of the stand-in for CUDA's driver share:
+ * tests/lib/cuda/cuda_stand_in.c has its calls and faults, tests/lib/cuda/cuda_stand_in_stream.c
+ * the work on streams. One lock guards all of it. */
 #ifndef TESTS_LIB_CUDA_CUDA_STAND_IN_PRIVATE_H
 #define TESTS_LIB_CUDA_CUDA_STAND_IN_PRIVATE_H
 
@@ -18,7 +18,7 @@ struct range {
     struct range *next;
 };
 
-/* Of a device. */
+/* The context of a device. */
 struct CUctx_st {
     int retained;
     CUstream default_stream; /* NULL: nothing was put onto it yet */

@@ -70,7 +70,7 @@ static void release_event(struct CUevent_st *event)
         free(event);
 }
 
-/* Lock held, released meanwhile. What has begun ends in any case. */
+/* Copy; lock held, released meanwhile. A copy that has begun ends in any case. */
 static void carry_out_copy(const struct operation *operation, long delay_ns)
 {
     copies_begun++;
@@ -478,7 +478,8 @@ void stand_in_stream_refuse(void *stream, int records)
     pthread_mutex_unlock(&lock);
 }
 
-/* What comes onto the stream next waits for what is on the other by now. */
+/* Let operations that are put onto the stream from now on wait for all that is on the other by
+ * now. */
 void stand_in_stream_follow(void *stream, void *other)
 {
     struct CUevent_st *event = calloc(1, sizeof(*event));

@@ -29,11 +29,12 @@ struct control_daemon *control_daemon_create(const char *directory, uint32_t nod
 /* Before the start: secrets of keys that begin with these bytes, 0: none. */
 void control_daemon_set_secrets(struct control_daemon *daemon, uint8_t first, uint8_t second,
                                 bool encrypt);
-/* What the engine was given last to connect to a peer; once the daemon has ended. */
+/* Return what the engine was given last to connect to a peer; call it once the daemon has ended. */
 const struct engine_peer_connect *control_daemon_peer_connect(const struct control_daemon *daemon);
 /* How often the engine was asked for its status. */
 uint32_t control_daemon_status_count(const struct control_daemon *daemon);
-/* Before the start: the engine takes no traces. Those that it takes have records. */
+/* Let the engine take no traces; call it before the start. Traces that it takes have
+ * CONTROL_DAEMON_RECORDS records. */
 #define CONTROL_DAEMON_RECORDS 5000u
 void control_daemon_refuse_traces(struct control_daemon *daemon);
 /* Before the start: the engine never says that it has let go of an arena. */

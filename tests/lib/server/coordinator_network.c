@@ -219,7 +219,7 @@ void network_cut(struct network *network, uint32_t a, uint32_t b, const char *re
         return;
     for (int i = 0; i < 2; i++) {
         both[i]->open = false;
-        /* What was under way may still arrive, or not. */
+        /* Items that were under way may still arrive, or not. */
         if (network_random(network, 2))
             channel_clear(both[i]);
         network_channel_put(both[i], ITEM_DOWN, strdup(reason), strlen(reason));

@@ -52,7 +52,7 @@ struct network;
 
 /* weights: [nodes], of the roster. */
 struct network *network_create(uint32_t nodes, const uint32_t *weights, uint64_t seed);
-/* Of equal weights, all connected, and at rest. */
+/* Create nodes of equal weights, all connected, and at rest. */
 struct network *network_create_connected(uint32_t nodes);
 void network_free(struct network *network);
 uint64_t network_now(const struct network *network);
@@ -69,7 +69,7 @@ uint32_t network_log_count(const struct network *network, const char *text);
 /* Links. */
 void network_connect(struct network *network, uint32_t a, uint32_t b);
 void network_connect_without_fabric(struct network *network, uint32_t a, uint32_t b);
-/* Of a connection without it. */
+/* Give a connection without a fabric its fabric. */
 void network_connect_fabric(struct network *network, uint32_t a, uint32_t b);
 void network_connect_all(struct network *network);
 void network_cut(struct network *network, uint32_t a, uint32_t b, const char *reason);
@@ -81,7 +81,8 @@ void network_gone(struct network *network, uint32_t node, uint32_t peer);
 void network_lose_fabric(struct network *network, uint32_t node, uint32_t peer);
 /* The daemon and its workers die, and a new daemon is there at once, without links. */
 void network_crash(struct network *network, uint32_t node);
-/* The same, but its workers live: CLIENT_ORPHAN, from where they may return. */
+/* Restart the daemon as network_crash does, but let its workers live: they are CLIENT_ORPHAN, from
+ * where they may return. */
 void network_restart(struct network *network, uint32_t node);
 void network_return(struct network *network, struct network_worker *worker, uint32_t timeout_ms,
                     uint32_t stragglers_ms);
@@ -99,7 +100,7 @@ int network_say(struct network *network, struct network_worker *worker,
                 const struct message *message);
 void network_leave(struct network *network, struct network_worker *worker);
 void network_kill(struct network *network, struct network_worker *worker);
-/* Of a worker whose job has failed: CLIENT_APART follows, then it may rejoin. */
+/* Release a worker whose job has failed: CLIENT_APART follows, then it may rejoin. */
 void network_release(struct network *network, struct network_worker *worker);
 void network_rejoin(struct network *network, struct network_worker *worker, uint32_t timeout_ms,
                     uint32_t stragglers_ms);
@@ -122,7 +123,8 @@ void network_settle(struct network *network);
 /* An event of the node's engine, besides those with which the stand-in answers. The arrays stay the
  * caller's. */
 void network_engine_says(struct network *network, uint32_t node, struct engine_event event);
-/* What the stand-in engine of a node says to late queries, or does by itself. */
+/* Set the ranks that the stand-in engine of a node names when it is asked who is late. The other
+ * functions count what that engine has, or let it do something. */
 void network_set_late(struct network *network, uint32_t node, const uint32_t *ranks,
                       uint32_t count);
 uint32_t network_engine_jobs(const struct network *network, uint32_t node); /* open in it */
@@ -135,7 +137,8 @@ uint32_t network_engine_failed(const struct network *network, uint32_t node);
 /* Pieces of shared memory that it has, and descriptors of such that are kept. */
 uint32_t network_engine_segments(const struct network *network, uint32_t node);
 uint32_t network_segment_descriptors(const struct network *network, uint32_t node);
-/* What it answers from now on: 0, or an error. */
+/* Let the stand-in engine answer with `code` from now on when it is given shared memory: 0, or an
+ * error. */
 void network_refuse_segments(struct network *network, uint32_t node, int code);
 /* How often it was told that a group has failed elsewhere. */
 uint32_t network_engine_groups_failed(const struct network *network, uint32_t node);

@@ -1,4 +1,4 @@
-/* What the files tests/lib/coordinator_network*.c share. */
+/* Declarations that the files tests/lib/server/coordinator_network*.c share. */
 #ifndef TESTS_LIB_SERVER_COORDINATOR_NETWORK_INTERNAL_H
 #define TESTS_LIB_SERVER_COORDINATOR_NETWORK_INTERNAL_H
 
@@ -16,7 +16,7 @@ struct item {
     size_t length;
 };
 
-/* What node `to` will hear of node `from`, in order. */
+/* Items that node `to` will hear from node `from`, in order. */
 struct channel {
     struct item items[ITEMS_MAX];
     uint32_t head, count;
@@ -87,7 +87,8 @@ struct network {
 
 struct channel *network_channel(struct network *network, uint32_t from, uint32_t to);
 void network_channel_put(struct channel *channel, enum item_kind kind, char *line, size_t length);
-/* What the node's coordinator does to the world: asserts, and the stand-in engine's answers. */
+/* Return the table through which the node's coordinator acts: it asserts, and the stand-in engine
+ * answers. */
 struct coordinator_io network_io(struct node *node);
 
 #endif

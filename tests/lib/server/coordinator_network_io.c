@@ -1,4 +1,5 @@
-/* What a coordinator does to the world: it is checked, and the stand-in engine answers. */
+/* The table through which a coordinator acts: each call is checked, and the stand-in engine
+ * answers. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>

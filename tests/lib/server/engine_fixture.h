@@ -46,7 +46,7 @@ struct engine_event *node_event(struct node *node, enum engine_event_type type);
 void node_expect(struct node *node, enum engine_event_type type, int code);
 /* All commands given so far have been carried out; nothing is in progress. */
 void node_settle(struct node *node);
-/* Both are up for each other on return. */
+/* Connect the nodes; both are up for each other on return. */
 void nodes_connect(struct node nodes[2]);
 /* Waits for a picture with at least so many collectives and nothing in progress. */
 struct engine_status node_status(struct node *node, uint64_t collectives);

@@ -107,7 +107,7 @@ struct arena_submission fixture_ask(const struct fixture *fixture, uint32_t rank
 /* Then exchange_run and exchange_check; the error is kept. */
 int fixture_submit(struct fixture *fixture, uint32_t rank,
                    const struct arena_submission *submission);
-/* The same, must succeed. */
+/* Submit a sum as fixture_submit does; it must succeed. */
 void fixture_submit_sum(struct fixture *fixture, uint32_t rank, uint64_t sequence, uint64_t count);
 int fixture_hand_over(struct fixture *fixture, uint32_t rank, uint64_t sequence, uint32_t chunk,
                       uint64_t offset);
@@ -118,7 +118,7 @@ struct wire_header fixture_header(uint32_t node, uint8_t type, uint64_t sequence
 /* Delivers a message in a receive that was posted for the node; sets payload_bytes. */
 int fixture_message(struct fixture *fixture, uint32_t node, struct wire_header header,
                     const void *payload, uint32_t bytes);
-/* The same with any bytes. */
+/* Deliver any bytes as fixture_message does. */
 int fixture_raw_message(struct fixture *fixture, uint32_t node, const uint8_t *message,
                         uint32_t bytes);
 /* A chunk of all the same elements, of the all_reduce of `count`. */

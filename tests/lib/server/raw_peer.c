@@ -32,7 +32,8 @@ int raw_connect(uint16_t port, uint8_t host)
     return -cause;
 }
 
-/* As a daemon of the roster says it, to a daemon with the stand-in engine. */
+/* Begin the handshake with a daemon that has the stand-in engine, with the words of a daemon of the
+ * roster. */
 static void peer_begin(struct raw_peer *peer, int fd, const struct control_daemon *daemon,
                        uint32_t node, uint64_t incarnation)
 {

@@ -34,7 +34,7 @@ struct sealed_half {
     uint8_t messages[HALF_MESSAGES][HALF_MESSAGE_BYTES];
 };
 
-/* shared_receives, reorder: as on datagram endpoints. Both are connected, and the job is open. */
+/* Connect both sides and open the job. shared_receives, reorder: as on datagram endpoints. */
 void half_start(struct sealed_half *half, bool shared_receives, bool reorder);
 /* Nothing may be under way or kept then. */
 void half_stop(struct sealed_half *half);

@@ -1,4 +1,4 @@
-/* What must hold of every timeline of a trace. */
+/* Checks of rules that every timeline of a trace must keep. */
 #ifndef TESTS_LIB_SERVER_TRACE_LANES_H
 #define TESTS_LIB_SERVER_TRACE_LANES_H
 

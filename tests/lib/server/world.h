@@ -17,7 +17,7 @@
         ck_assert_msg(strstr(shoal_error_text(), (words)) != NULL, "%s", shoal_error_text());      \
     } while (0)
 
-/* Of single elements: ck_assert writes to a pipe each time. */
+/* An assertion for single elements: it is cheap, where ck_assert writes to a pipe each time. */
 #define EXPECT(condition)                                                                          \
     do {                                                                                           \
         if (!(condition))                                                                          \
@@ -41,7 +41,7 @@ struct world {
     uint64_t arena_bytes; /* of each rank; 0: the library's default */
 };
 
-/* What opens a job of this size with the daemon; the rank is left to be assigned. */
+/* Return options that open a job of this size with the daemon; the rank is left to be assigned. */
 struct shoal_options world_options(const struct fake_daemon *daemon, int size);
 
 /* Run body as every rank of a job, and close it. */
@@ -56,7 +56,7 @@ void *world_wait_well(void *request);
  * while it is held, the driver finds all at once. */
 void world_lock_sleeping(shoal_job *job);
 
-/* What a callback was called with. */
+/* Arguments with which a callback was called. */
 struct notes {
     pthread_mutex_t lock;
     pthread_cond_t called;

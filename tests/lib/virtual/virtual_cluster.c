@@ -25,7 +25,7 @@ static void node_create(struct virtual_cluster *cluster, uint32_t number)
 
 struct virtual_cluster *virtual_cluster_create(const struct virtual_options *options)
 {
-    /* What is freed at the top of the heap is not given back each time: that took four fifths of
+    /* The heap keeps memory that is freed at its top: giving it back each time took four fifths of
      * the processor's time. */
     mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
     mallopt(M_MMAP_THRESHOLD, KEPT_BYTES);
@@ -135,7 +135,7 @@ void virtual_cluster_finish(struct virtual_cluster *cluster, uint64_t limit_ns)
         virtual_cluster_run(cluster, 64);
     }
     virtual_jobs_check_ended(cluster);
-    /* What is still under way about their end. */
+    /* News of the jobs' end may still be under way. */
     virtual_cluster_run_for(cluster, 10 * NS_PER_S);
     for (uint32_t i = 0; i < cluster->options.nodes; i++)
         node_check_empty(&cluster->nodes[i]);

@@ -1,9 +1,8 @@
 /* Daemons and workers in one process, on the in-memory fabric and virtual time, driven by a seed.
  *
- * What is real and what is played: tests/lib/virtual/README.md. Everything that happens has a
- * virtual time; what has the same time happens in the order in which it was scheduled, so a seed
- * gives one history.
- */
+ * tests/lib/virtual/README.md says what is real and what is played. Everything that happens has a
+ * virtual time; events of the same time happen in the order in which they were scheduled, so a seed
+ * gives one history. */
 #ifndef TESTS_LIB_VIRTUAL_VIRTUAL_CLUSTER_H
 #define TESTS_LIB_VIRTUAL_VIRTUAL_CLUSTER_H
 
@@ -30,8 +29,7 @@ struct virtual_options {
     uint64_t memory_bytes;   /* of chunk buffers, each node; 0: 256 MiB */
 };
 
-/* What a job does: every rank runs `collectives` random ones over `groups` groups (0: all ranks).
- */
+/* A job: every rank runs `collectives` random ones over `groups` groups (0: all ranks). */
 struct virtual_job {
     const char *name;
     uint32_t ranks;
@@ -82,7 +80,7 @@ void virtual_cluster_reset(struct virtual_cluster *cluster, uint32_t a, uint32_t
  * connection stays. */
 void virtual_cluster_cut_data(struct virtual_cluster *cluster, uint32_t from, uint32_t to,
                               bool cut);
-/* What the daemon says to the other over the control connection from now on comes so much later. */
+/* Delay by `ns` whatever the daemon says to the other over the control connection from now on. */
 void virtual_cluster_delay_control(struct virtual_cluster *cluster, uint32_t from, uint32_t to,
                                    uint64_t ns);
 /* The node neither sends nor receives on the fabric; or again. Needs options.sends. */
@@ -119,8 +117,9 @@ struct virtual_outcome {
     uint32_t finished; /* collectives that completed with the right bits */
     uint32_t refused;  /* sends and receives that did not fit the other */
     uint64_t digest;   /* of all results */
-    /* Its job's last generation: the number, how many ranks that has, which one it is, and what is
-     * the same for those that are in the same one. Of that are code, finished and digest. */
+    /* The last generation of its job: the generation's number, how many ranks it has, which of them
+     * this one is, and a number that all ranks of the same generation have in common. The fields
+     * code, finished and digest are about that generation too. */
     uint32_t generation, ranks, rank, number;
 };
 struct virtual_outcome virtual_cluster_outcome(const struct virtual_cluster *cluster, uint32_t job,
@@ -144,7 +143,7 @@ uint32_t virtual_cluster_losses(const struct virtual_cluster *cluster, uint32_t 
 uint32_t virtual_cluster_resumed(const struct virtual_cluster *cluster, uint32_t node);
 /* How often a node has found another to be silent on the fabric. */
 uint32_t virtual_cluster_silences(const struct virtual_cluster *cluster);
-/* What the nodes' accounts of the only job there is come to. */
+/* Find the verdict that the nodes' accounts give of the only job there is. */
 void virtual_cluster_why(const struct virtual_cluster *cluster, struct verdict *verdict);
 /* Buffer bytes in use on a node. */
 uint64_t virtual_cluster_used_bytes(const struct virtual_cluster *cluster, uint32_t node);

@@ -85,7 +85,7 @@ void virtual_daemon_begin(struct virtual_node *node)
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
-/* As engine_stop in server/engine/engine.c. */
+/* Stop the exchange as engine_stop in server/engine/engine.c does. */
 static void daemon_end_exchange(struct virtual_node *node)
 {
     bool any = true;

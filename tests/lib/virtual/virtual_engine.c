@@ -1,5 +1,5 @@
-/* What stands in for the engine's thread: the exchange's table on the memory fabric, what the
- * fabric says, and the commands of the control thread. */
+/* The stand-in for the engine's thread: the exchange's table on the memory fabric, what the fabric
+ * says, and the commands of the control thread. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,7 +98,7 @@ static void io_release_worker(void *context, struct exchange_worker *worker)
 
 /* --- peers ------------------------------------------------------------------------------------ */
 
-/* As engine_drop_peer in server/engine/engine_peer.c. */
+/* Drop the peer as engine_drop_peer in server/engine/engine_peer.c does. */
 static bool engine_drop_peer(struct virtual_node *node, uint32_t number, bool recovers)
 {
     struct virtual_peer *peer = &node->peers[number];
@@ -123,7 +123,7 @@ static void engine_peer_event(struct virtual_node *node, enum engine_event_type 
     virtual_event(node, event);
 }
 
-/* As engine_peer_lost there. */
+/* Lose the peer as engine_peer_lost in that file does. */
 static void engine_peer_lost(struct virtual_node *node, uint32_t peer, const char *how,
                              bool recovers)
 {
@@ -221,7 +221,7 @@ static void engine_ask_again(struct virtual_cluster *cluster, void *what, uint64
         engine_connect(node, peer);
 }
 
-/* As dispatch_peer_connect in server/engine/engine_dispatch.c. */
+/* Take the request as dispatch_peer_connect in server/engine/engine_dispatch.c does. */
 static void engine_peer_connect(struct virtual_node *node,
                                 const struct engine_peer_connect *request)
 {
@@ -242,7 +242,7 @@ static void engine_peer_connect(struct virtual_node *node,
 
 /* --- the fabric ------------------------------------------------------------------------------- */
 
-/* As engine_receive_is_stale in server/engine/engine_io.c. */
+/* Decide as engine_receive_is_stale in server/engine/engine_io.c does. */
 static bool receive_is_stale(const struct virtual_node *node, const struct buffer *buffer)
 {
     return !node->cluster->options.shared_receives &&

@@ -244,8 +244,8 @@ static struct parts_side side_ask(const struct flight_side *side, bool one)
                                .counts = side->counts};
 }
 
-/* One of the parts becomes larger, and now and then another one smaller, so that their sum is what
- * the others have. */
+/* Make one of the parts larger, and now and then another one smaller, so that their sum is what the
+ * others have. */
 static void flight_mislead(struct virtual_worker *worker, struct flight *flight)
 {
     uint32_t size = worker->run->group_sizes[flight->it->group];

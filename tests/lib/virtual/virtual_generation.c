@@ -1,5 +1,6 @@
 /* Jobs that go on: a worker that has lost others becomes a rank of the next generation, which has a
- * script of its own. What all of its daemons and ranks must have alike is looked at here. */
+ * script of its own. This file also checks what all daemons and ranks of a generation must have
+ * alike. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,8 +59,8 @@ void virtual_generation_opens(struct virtual_cluster *cluster, const struct engi
     cluster->job_count++;
 }
 
-/* Of those that were ranks of the same generation before: they have their old order, and whatever
- * one of them was told to be stable, the other has. */
+/* Compare two ranks that were ranks of the same generation before: they must have their old order,
+ * and whatever one of them was told to be stable, the other must have. */
 static void generation_compare(const struct virtual_worker *a, const struct virtual_worker *b)
 {
     if (a == b || !a->before || a->before != b->before)

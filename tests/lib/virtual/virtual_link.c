@@ -1,6 +1,6 @@
-/* Control connections between virtual daemons. Who is there, when to connect, to send a heartbeat,
- * and when a peer has been silent for too long, decides the real membership; the handshake is a
- * word each way, and a socket is a channel that keeps order. */
+/* Control connections between virtual daemons. The real membership decides who is there, when to
+ * connect, when to send a heartbeat, and when a peer has been silent for too long; the handshake is
+ * a word each way, and a socket is a channel that keeps order. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,7 +74,7 @@ void virtual_link_send(struct virtual_node *node, uint32_t peer, const struct me
         free(word.line);
 }
 
-/* As control_peer_say_again in server/control/peers/control_peer.c. */
+/* Say the lines again as control_peer_say_again in server/control/peers/control_peer.c does. */
 static void link_say_again(struct virtual_link *link)
 {
     const struct conversation_line *line = link->conversation.first;
@@ -88,7 +88,7 @@ static void link_say_again(struct virtual_link *link)
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
-/* As control_peer_lose in server/control/peers/control_peer.c. */
+/* Lose the peer as control_peer_lose in server/control/peers/control_peer.c does. */
 static void link_lose(struct virtual_link *link, const char *reason)
 {
     struct virtual_node *node = link->node;
@@ -100,7 +100,8 @@ static void link_lose(struct virtual_link *link, const char *reason)
     coordinator_peer_down(node->coordinator, node->cluster->now_ns, link->peer, reason);
 }
 
-/* As control_peer_finish there. recovers: the connection alone has ended, not the session. */
+/* End the connection as control_peer_finish in that file does. recovers: the connection alone has
+ * ended, not the session. */
 static void link_end_as(struct virtual_link *link, const char *reason, bool recovers)
 {
     struct virtual_node *node = link->node;
@@ -139,7 +140,7 @@ static void token_write(uint8_t token[TRANSPORT_TOKEN_BYTES], uint64_t connectio
     memcpy(token, &number, sizeof(number));
 }
 
-/* As handshake_open in server/control/peers/control_handshake.c. */
+/* Open the link as handshake_open in server/control/peers/control_handshake.c does. */
 static void link_open(struct virtual_link *link, uint64_t connection, const struct word *of,
                       bool connects)
 {
@@ -203,7 +204,7 @@ static void attempt_over(struct virtual_cluster *cluster, void *what, uint64_t c
                                                                      : "no answer in time");
 }
 
-/* As control_connect_node in server/control/peers/control_connect.c. */
+/* Try to connect as control_connect_node in server/control/peers/control_connect.c does. */
 static void link_try(struct virtual_link *link)
 {
     struct virtual_node *node = link->node;
@@ -223,7 +224,8 @@ static void link_try(struct virtual_link *link)
                      attempt_over, link, link->connection);
 }
 
-/* As peer_knocked in server/control/peers/control_peer.c. A machine that is off does not answer. */
+/* Hear how the knock ended, as peer_knocked in server/control/peers/control_peer.c does. A machine
+ * that is off does not answer. */
 static void knock_over(struct virtual_cluster *cluster, void *what, uint64_t number)
 {
     (void)number;
@@ -259,7 +261,7 @@ static void claim_over(struct virtual_cluster *cluster, void *what, uint64_t con
                "another daemon of its name has neither answered nor gone in time");
 }
 
-/* As handshake_claim. */
+/* Take the hello as handshake_claim does. */
 static void link_claim(struct virtual_link *link, const struct word *hello)
 {
     struct virtual_node *node = link->node;
@@ -277,7 +279,7 @@ static void link_claim(struct virtual_link *link, const struct word *hello)
     link_open(link, hello->connection, hello, false);
 }
 
-/* As control_handshake_settle. */
+/* Settle the claim as control_handshake_settle does. */
 static void link_settle(struct virtual_link *link)
 {
     uint64_t claim = link->claim;
@@ -303,7 +305,7 @@ static void link_settle(struct virtual_link *link)
 
 /* --- what comes ------------------------------------------------------------------------------- */
 
-/* As handshake_on_word. */
+/* Take the line as handshake_on_word does. */
 static void take_line(struct virtual_link *link, const struct word *word)
 {
     struct virtual_node *node = link->node;
@@ -326,8 +328,8 @@ static void take_line(struct virtual_link *link, const struct word *word)
     message_clear(&message);
 }
 
-/* As connect_failed in server/control/peers/control_connect.c: a kernel without a daemon refuses.
- */
+/* End the attempt as connect_failed in server/control/peers/control_connect.c does: a kernel
+ * without a daemon refuses. */
 static void link_closed(struct virtual_link *link, const char *reason)
 {
     bool refused = strcmp(reason, "Connection refused") == 0;
@@ -390,7 +392,8 @@ static bool word_is_line_of(const void *what, uint64_t from)
     return word->kind == WORD_LINE && word->from->number == from;
 }
 
-/* As in control_do_due in server/control/control.c: what has come is no silence. */
+/* Declare the peer silent as control_do_due in server/control/control.c does: a peer whose words
+ * have come and wait to be read is not silent. */
 static void link_silent(struct virtual_link *link)
 {
     struct virtual_node *node = link->node;
@@ -433,7 +436,7 @@ void virtual_link_due(struct virtual_node *node)
     }
 }
 
-/* As adapter_peer_event in server/control/control_adapter.c. */
+/* Take the event as adapter_peer_event in server/control/control_adapter.c does. */
 void virtual_link_engine_event(struct virtual_node *node, const struct engine_event *event)
 {
     struct virtual_link *link = &node->links[event->node];

@@ -1,4 +1,4 @@
-/* What the files of the virtual cluster share. */
+/* Declarations that the files of the virtual cluster share. */
 #ifndef TESTS_LIB_VIRTUAL_VIRTUAL_PRIVATE_H
 #define TESTS_LIB_VIRTUAL_VIRTUAL_PRIVATE_H
 
@@ -69,7 +69,7 @@ struct virtual_link {
     struct conversation conversation;
 };
 
-/* What the engine has of another daemon. */
+/* Another daemon, as the engine sees it. */
 struct virtual_peer {
     bool connected, up;
     uint64_t connect_ns;
@@ -152,7 +152,7 @@ void virtual_schedule_in(struct virtual_cluster *cluster, struct virtual_channel
 uint64_t virtual_time_next_ns(const struct virtual_cluster *cluster);
 /* Let the next thing happen, or keep it for a daemon that is paused. */
 void virtual_time_step(struct virtual_cluster *cluster);
-/* What was kept happens now. */
+/* Let everything that was kept for the daemon happen now. */
 void virtual_time_go_on(struct virtual_node *node);
 /* Whether this has come to the daemon, and it has only not looked at it yet. */
 bool virtual_time_is_due(const struct virtual_node *node, virtual_happen *happen,
@@ -163,7 +163,8 @@ bool virtual_time_drain(struct virtual_node *node);
 /* virtual_daemon.c: daemons that begin, end, stand still */
 /* Again: with a new incarnation. */
 void virtual_daemon_begin(struct virtual_node *node);
-/* It has ended by itself, or dies. Nobody hears of it from the daemon; what it had is freed. */
+/* End the daemon, which has ended by itself or dies. Nobody hears of it from the daemon; what it
+ * had is freed. */
 void virtual_daemon_end(struct virtual_node *node);
 void virtual_daemon_configure(struct virtual_node *node);
 
@@ -186,7 +187,7 @@ void virtual_called(struct virtual_node *node);
 void virtual_event(struct virtual_node *node, struct engine_event *event);
 
 /* virtual_link.c: control connections */
-/* One that is there from the beginning. */
+/* Open a connection that is there from the beginning. */
 void virtual_link_begin(struct virtual_node *low, struct virtual_node *high);
 /* A line to another daemon. */
 void virtual_link_send(struct virtual_node *node, uint32_t peer, const struct message *message);
@@ -221,7 +222,7 @@ int64_t script_place(const struct virtual_job_run *run, uint32_t group, uint32_t
 bool script_takes_part(const struct virtual_job_run *run, const struct script *it, uint32_t rank);
 /* Elements that go from one place to another; of the whole, in what does not travel in parts. */
 uint64_t script_count(const struct script *it, uint32_t from, uint32_t to);
-/* What the rank at this place gives for the other. */
+/* Fill `data` with what the rank at place `from` gives for the one at `to`. */
 void script_input(const struct script *it, uint32_t from, uint32_t to, void *data);
 /* The reduction that the rank at this place gets: in rank order on each node, in node order over
  * the nodes. */
@@ -328,7 +329,7 @@ void virtual_worker_rung(struct virtual_cluster *cluster, struct exchange_worker
 void virtual_worker_told_stable(struct exchange_worker *worker,
                                 const struct arena_completion *completion);
 void virtual_worker_released(struct exchange_worker *worker);
-/* It has a first group, or a further one. */
+/* Let the worker begin with its first group, or with a further one. */
 void virtual_worker_begin(struct virtual_worker *worker, const struct message *message);
 /* All that was under way has failed: nothing of it is left, nor any group but the first. */
 void virtual_worker_clear(struct virtual_worker *worker);
@@ -350,7 +351,7 @@ void virtual_generation_leave(struct virtual_worker *worker);
 void virtual_generation_enter(struct virtual_worker *worker, const struct message *joined);
 
 /* virtual_job.c */
-/* What the job, its ranks and their nodes make: the script, and room for the workers. */
+/* Make what the job, its ranks and their nodes determine: the script, and room for the workers. */
 void virtual_job_write(struct virtual_job_run *run);
 /* How many collectives the worker takes part in: `mine`. */
 void virtual_job_count(struct virtual_worker *worker);

@@ -1,4 +1,4 @@
-/* What the ranks of a virtual job do, and what must come out. */
+/* The script of a virtual job: what its ranks do, and what must come out. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,7 +105,8 @@ void script_write(struct virtual_job_run *run)
 
 /* --- the reference ---------------------------------------------------------------------------- */
 
-/* Which pair the part is for; what is the same for all has number 0. */
+/* Return the number of the pair that the part is for; a part that is the same for all has number
+ * 0. */
 static uint64_t script_pair(const struct script *it, uint32_t from, uint32_t to)
 {
     switch (it->ask.kind) {

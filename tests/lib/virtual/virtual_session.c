@@ -1,5 +1,5 @@
-/* What a virtual worker and its daemon say to each other: joining, groups, failures, the end, and
- * what the worker makes of a daemon that is gone or does not answer. */
+/* The talk between a virtual worker and its daemon: joining, groups, failures, the end, and what
+ * the worker does about a daemon that is gone or does not answer. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -148,7 +148,7 @@ static void session_open_next(struct virtual_worker *worker)
 
 /* --- the next generation ---------------------------------------------------------------------- */
 
-/* As job_check_rejoin in worker/job/rejoin.c. */
+/* Decide as job_check_rejoin in worker/job/rejoin.c does. */
 static bool session_goes_on(const struct virtual_worker *worker, int code)
 {
     return worker->run->job.goes_on && worker->state >= OPENING && worker->state < LEAVING &&
@@ -164,7 +164,7 @@ static void session_apart(struct virtual_worker *worker)
     worker->pinged_ns = 0;
 }
 
-/* As job_release. */
+/* Have the daemon let go of the arena, as job_release does. */
 static void session_release(struct virtual_worker *worker)
 {
     session_apart(worker);
@@ -172,7 +172,7 @@ static void session_release(struct virtual_worker *worker)
     session_send(worker, &(struct message){.type = MESSAGE_RELEASE});
 }
 
-/* As rejoin_ask: the daemon has let go of the arena. */
+/* Ask to rejoin as rejoin_ask does: the daemon has let go of the arena. */
 static void session_rejoin(struct virtual_worker *worker)
 {
     EXPECT(worker->state == RELEASING && !worker->attached);
@@ -210,8 +210,8 @@ static bool session_returns(const struct virtual_worker *worker)
            !worker->node->off;
 }
 
-/* As rejoin_connect and rejoin_return: the daemon that is started in its place is told which rank
- * this was. */
+/* Look for a daemon, as rejoin_connect and rejoin_return do: the one that is started in place of
+ * the last is told which rank this was. */
 static void session_look(struct virtual_cluster *cluster, void *what, uint64_t number)
 {
     struct virtual_worker *worker = what;
@@ -255,7 +255,7 @@ static void session_return(struct virtual_worker *worker)
 
 /* --- a daemon that is gone, or does not answer ------------------------------------------------ */
 
-/* As drive_fail in worker/drive. */
+/* Fail as drive_fail in worker/drive does. */
 static void session_lost(struct virtual_worker *worker, const char *how)
 {
     char text[ERROR_TEXT_BYTES];
@@ -269,7 +269,7 @@ static void session_lost(struct virtual_worker *worker, const char *how)
         virtual_session_end(worker);
 }
 
-/* As drive_socket_watch in worker/drive/drive_socket.c. */
+/* Watch the daemon as drive_socket_watch in worker/drive/drive_socket.c does. */
 static void session_watch(struct virtual_cluster *cluster, void *what, uint64_t number)
 {
     struct virtual_worker *worker = what;

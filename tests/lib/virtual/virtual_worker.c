@@ -326,7 +326,8 @@ static bool worker_progress(struct virtual_worker *worker)
     return any;
 }
 
-/* It has work that it cannot do: what it lacks, the daemon gives back, and rings. */
+/* Pump a worker that has work, but could do none of it: the daemon gives back what it lacks, and
+ * rings. */
 static void worker_pump_late(struct virtual_cluster *cluster, void *what, uint64_t number)
 {
     (void)cluster, (void)number;

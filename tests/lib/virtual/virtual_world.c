@@ -1,5 +1,5 @@
-/* What stands in for the control thread around the coordinator: its table, the update of a turn,
- * and the queues to and from the engine, which keep order and take time. */
+/* The stand-in for the control thread around the coordinator: its table, the update of a turn, and
+ * the queues to and from the engine, which keep order and take time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 static void update_at(struct virtual_node *node, uint64_t time_ns);
 
-/* As control_on_update in server/control/control.c. */
+/* Do what is due, as control_on_update in server/control/control.c does. */
 static void control_update(struct virtual_cluster *cluster, void *what, uint64_t number)
 {
     struct virtual_node *node = what;
@@ -117,7 +117,7 @@ struct carried_event {
     struct engine_event *event;
 };
 
-/* As control_engine_events in server/control/control_adapter.c. */
+/* Pass the event on as control_engine_events in server/control/control_adapter.c does. */
 static void tell_control(struct virtual_node *node, const struct engine_event *event)
 {
     if (event->type == ENGINE_LATE)

@@ -40,8 +40,8 @@ void fake_daemon_hold(struct fake_daemon *daemon, bool hold);
 void fake_daemon_fail(struct fake_daemon *daemon, int group, int code, const char *text);
 /* All workers are cut off, and from now on nobody who connects is answered. */
 void fake_daemon_cut(struct fake_daemon *daemon);
-/* All workers are cut off. So are the next `deaths` that connect, when they have been answered and
- * before they say more; who comes then may return. */
+/* Cut all workers off, and also the next `deaths` that connect, when they have been answered and
+ * before they say more; workers that come after those may return. */
 void fake_daemon_restart(struct fake_daemon *daemon, uint32_t deaths);
 /* How many have returned, and what the last one said that it was called before. */
 uint64_t fake_daemon_returned(struct fake_daemon *daemon);

@@ -204,7 +204,7 @@ static void check_order(struct group *group, uint32_t place,
     group->last_block[place] = block;
 }
 
-/* What the first rank that asks decides. */
+/* Set up the collective by what the first rank that asks says. */
 static void fake_set_up(struct collective *collective, const struct group *group,
                         const struct arena_submission *submission)
 {

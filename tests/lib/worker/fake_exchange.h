@@ -26,8 +26,9 @@ struct fake_exchange_io {
 struct fake_exchange *fake_exchange_create(uint64_t seed, const struct fake_exchange_io *io);
 void fake_exchange_destroy(struct fake_exchange *exchange);
 
-/* The arena's view is copied; unmapping it stays the caller's, after detach. What a detached rank
- * takes part in does not complete any more; the others go on with the rest. */
+/* Attach a rank. The arena's view is copied; unmapping it stays the caller's, after detach.
+ * Collectives in which a detached rank takes part do not complete any more; the others go on with
+ * the rest. */
 void fake_exchange_attach(struct fake_exchange *exchange, uint32_t rank, const struct arena *arena);
 void fake_exchange_detach(struct fake_exchange *exchange, uint32_t rank);
 

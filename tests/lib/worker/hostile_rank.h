@@ -21,7 +21,7 @@ void hostile_job_end(struct hostile_rank *ranks, int size);
 /* Join as one rank of a larger job: the rank asks, and nobody waits for the answer. */
 void hostile_join(struct hostile_rank *rank, const struct cluster *cluster, const char *job,
                   int number, int world_size);
-/* What the daemon says until it says one of the words, or ends the connection. */
+/* Return what the daemon says until it says one of the two words, or ends the connection. */
 const char *hostile_hears(struct hostile_rank *rank, const char *word, const char *other);
 /* The daemon is to look at the ring. */
 void hostile_ring(struct hostile_rank *rank);
@@ -32,9 +32,10 @@ void hostile_leave(struct hostile_rank *rank);
 struct undisturbed;
 struct undisturbed *undisturbed_start(void);
 struct cluster *undisturbed_cluster(struct undisturbed *job);
-/* So many more collectives have been done. */
+/* Wait until the job has done `count` more collectives. */
 void undisturbed_goes_on(struct undisturbed *job, uint32_t count);
-/* It has gone on, none of its collectives took longer, and the daemon never found itself stuck. */
+/* End the job. It must have gone on, each of its collectives must have taken less than most_ms, and
+ * the daemon must never have found itself stuck. */
 void undisturbed_finish(struct undisturbed *job, int64_t most_ms);
 
 #endif

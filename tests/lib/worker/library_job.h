@@ -40,7 +40,7 @@ struct library_job {
     struct library_rank ranks[LIBRARY_RANKS_MAX];
 };
 
-/* What opens the job on a node; the rank is left to be assigned. */
+/* Return options that open the job on a node; the rank is left to be assigned. */
 struct shoal_options library_options(const struct cluster *cluster, uint32_t node, const char *job,
                                      int world_size);
 
@@ -71,9 +71,9 @@ int library_meet(struct library_rank *self);
 
 /* The data of a rank in a collective numbered `seed`; all ranks can make everybody's. */
 void library_fill(enum shoal_dtype dtype, void *data, size_t count, int rank, uint64_t seed);
-/* What a reduction over these ranks (in the group's order) must give, bit for bit: in group order
- * on a node, then in node order over the nodes that have ranks, rounded each time, and divided
- * before the last rounding. result: count elements. */
+/* Write to result (count elements) what a reduction over these ranks (in the group's order) must
+ * give, bit for bit: in group order on a node, then in node order over the nodes that have ranks,
+ * rounded each time, and divided before the last rounding. */
 void library_expect(const struct library_job *job, const int *ranks, int ranks_count,
                     enum shoal_dtype dtype, enum shoal_op op, size_t count, uint64_t seed,
                     void *result);

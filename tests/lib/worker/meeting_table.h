@@ -13,7 +13,7 @@ struct table {
 
 /* All ranks use the place, and have come to no round. */
 void table_set(struct table *table);
-/* The same of fewer. */
+/* Set the table as table_set does, for `ranks` ranks. */
 void table_set_of(struct table *table, uint32_t ranks);
 
 /* All reduce one number. */

@@ -60,7 +60,7 @@ void victim_come(struct victim *victim, const struct meeting_ask *ask)
         meeting_arrive(&victim->at, victim->round, ask, victim->send);
 }
 
-/* It is over. */
+/* End the round, which is over. */
 static enum meeting_verdict end(struct victim *victim, enum meeting_verdict verdict)
 {
     if (verdict == MEETING_MET) {

@@ -23,7 +23,7 @@ void victim_leave(struct victim *victim);
 void victim_come(struct victim *victim, const struct meeting_ask *ask);
 /* Look once, and do what is to be done. MEETING_MET, MEETING_VOID: the round is over. */
 enum meeting_verdict victim_look(struct victim *victim);
-/* As often as somebody who is patient; then give up. What became of it. */
+/* Look as often as a patient rank would, then give up. Return what became of the round. */
 enum meeting_verdict victim_settle(struct victim *victim);
 
 #endif

@@ -13,7 +13,7 @@
 #define RANKS 4u
 #define GROUPS 6u
 
-/* Of single elements: ck_assert writes to a pipe each time. */
+/* An assertion for single elements: it is cheap, where ck_assert writes to a pipe each time. */
 #define EXPECT(condition)                                                                          \
     do {                                                                                           \
         if (!(condition))                                                                          \

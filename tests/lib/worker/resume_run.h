@@ -19,7 +19,7 @@ struct resume_run {
     const char *extra; /* of the daemons' configuration; NULL: recovery, and patience with a
                           daemon's start */
     void (*body)(struct resume_run *run, shoal_job *job, int rank);
-    /* What is done to the servers meanwhile, in the test's own thread. */
+    /* Disturb the servers meanwhile, in the test's own thread. */
     void (*disturb)(struct resume_run *run);
     int steps_after; /* that are done when the disturbance is over */
 

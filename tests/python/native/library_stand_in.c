@@ -1,7 +1,7 @@
 /* A stand-in for libshoal, for tests of the native backend in one process: requests that are
- * complete when the test says so, and waits whose time is up when it says so. What is the library's
- * group is a struct stand_in here, with the last request. Nothing is freed: a test asks what has
- * become of it. */
+ * complete when the test says so, and waits whose time is up when it says so. The library's group
+ * is a struct stand_in here, with the last request. Nothing is freed: a test asks what has become
+ * of it. */
 #include <assert.h>
 #include <pthread.h>
 #include <stdbool.h>

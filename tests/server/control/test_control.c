@@ -366,7 +366,8 @@ START_TEST(test_no_secret_no_network)
 }
 END_TEST
 
-/* Nor on a socket that a launcher has bound, or not bound, which listening would do. */
+/* A socket that a launcher hands over is refused too, whether it is bound or not: listening would
+ * bind it. */
 START_TEST(test_no_secret_no_network_handed_over)
 {
     struct error error = {0};

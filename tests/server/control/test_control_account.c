@@ -1,4 +1,4 @@
-/* What waits in the streams of a user, and is too much. */
+/* Bytes and descriptors that wait in the streams of a user, and when they are too much. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,7 +122,7 @@ START_TEST(test_output_of_all_streams)
     send_bytes(1, 60 * KIB);
     send_bytes(2, 60 * KIB);
     ck_assert(!is_cut_off(1) && !is_cut_off(2));
-    /* But no more. */
+    /* Each may have no more than that. */
     send_bytes(1, LIMIT);
     ck_assert(is_cut_off(1));
     ck_assert(!is_cut_off(0) && !is_cut_off(2));
@@ -165,7 +165,8 @@ static void send_descriptor(int i)
     some_rounds();
 }
 
-/* They count until they are read, of all streams of the user; the daemon looks when it must. */
+/* Descriptors count until they are read, of all streams of the user; the daemon looks when it
+ * must. */
 START_TEST(test_descriptors_that_are_sent)
 {
     for (int i = 0; i < DESCRIPTORS; i++)

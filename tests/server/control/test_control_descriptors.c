@@ -1,4 +1,4 @@
-/* What a control thread does when descriptors run out, and strangers at the port of the metrics. */
+/* The control thread when descriptors run out, and strangers at the port of the metrics. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -545,7 +545,8 @@ START_TEST(test_places_of_the_page)
 }
 END_TEST
 
-/* Verdicts on eight jobs: of each the last that was asked for. What is over makes room. */
+/* The page has verdicts on eight jobs: for each, the last one that was asked for. A job that is
+ * over makes room. */
 START_TEST(test_verdicts_for_the_page)
 {
     struct control_client workers[JOBS];

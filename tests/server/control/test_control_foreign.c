@@ -205,7 +205,7 @@ START_TEST(test_not_yet_read)
     int fd = lingering_socket();
     control_client_open(&client, daemon_under_test);
     control_client_hello(&client);
-    /* Who does not take its answers is not listened to. */
+    /* A client that does not take its answers is not listened to. */
     char *text = calloc(REQUESTS, sizeof(request));
     for (int i = 0; i < REQUESTS; i++)
         memcpy(text + (size_t)i * strlen(request), request, strlen(request));
@@ -242,8 +242,9 @@ START_TEST(test_in_a_join)
 }
 END_TEST
 
-/* A daemon that rang what a worker gives would speak there as its user: to any service that asks a
- * Unix socket for its clients' credentials. So it makes the pair itself, and takes no socket. */
+/* A daemon that rang a socket which a worker gives would speak there as its own user: to any
+ * service that asks a Unix socket for its clients' credentials. For this reason it makes the pair
+ * itself, and takes no socket. */
 START_TEST(test_doorbell_is_the_daemons)
 {
     static const char join[] = "{\"type\":\"join\",\"job\":\"x\",\"world_size\":1,\"rank\":0,"
@@ -283,7 +284,7 @@ START_TEST(test_doorbell_is_the_daemons)
 }
 END_TEST
 
-/* What is still being closed counts as a connection of its user. */
+/* Descriptors that are still being closed count as a connection of their user. */
 START_TEST(test_what_is_being_closed_counts)
 {
     struct control control = {.log = &daemon_under_test->log};
@@ -299,7 +300,7 @@ START_TEST(test_what_is_being_closed_counts)
     ck_assert_uint_eq(account_used(&control.accounts, 1000, ACCOUNT_DESCRIPTORS), 2);
     ck_assert_uint_eq(account_used(&control.accounts, 1001, ACCOUNT_DESCRIPTORS), 4);
     control_closer_clear(&control);
-    /* One that need not wait is gone soon. */
+    /* A close that need not wait is over soon. */
     int fd = lingering_socket();
     control_close_foreign(&control, 1000, &fd, 1);
     while (control.closings) {
@@ -311,7 +312,7 @@ START_TEST(test_what_is_being_closed_counts)
 }
 END_TEST
 
-/* Of this process, the daemon's among them. */
+/* Count the descriptors of this process, the daemon's among them. */
 static uint32_t count_descriptors(void)
 {
     uint32_t sum = 0;
@@ -354,8 +355,9 @@ static bool take_hostages(struct control *control, int harmless)
     return strstr(last_words(&client), "are still being closed") != NULL;
 }
 
-/* One whose closing waits holds up those behind it, for as long as its owner likes. Of all the
- * connections that a user ends so, they are no more than he may have and two messages. */
+/* A descriptor whose closing waits holds up the ones behind it, for as long as its owner likes. A
+ * user who ends many connections in this way holds no more descriptors than he may have, and those
+ * of two messages. */
 START_TEST(test_hostages)
 {
     enum { SENT = CONTROL_DESCRIPTORS_SENT };

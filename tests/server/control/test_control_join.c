@@ -31,7 +31,7 @@ static void teardown(void)
     suite_remove_directory(directory);
 }
 
-/* Of this process, the daemon's among them. */
+/* Count the descriptors of this process, the daemon's among them. */
 static uint32_t count_descriptors(void)
 {
     uint32_t count = 0;
@@ -79,7 +79,7 @@ static void ping(void)
     control_client_close(&client);
 }
 
-/* It ends the connection, and what both joins brought is let go of. */
+/* A second join ends the connection, and the daemon lets go of what both joins brought. */
 START_TEST(test_second_join)
 {
     ping();

@@ -42,7 +42,7 @@ static void join(void)
     control_client_expect(&client, MESSAGE_JOINED, &message);
 }
 
-/* So many bytes with the newline. */
+/* Write a line that begins with `begin` and has `bytes` bytes, with the newline. */
 static void write_line(const char *begin, size_t bytes)
 {
     char *line = malloc(bytes + 1);
@@ -73,7 +73,7 @@ START_TEST(test_short_lines)
 }
 END_TEST
 
-/* Who has not joined has no ranks to name. */
+/* A client that has not joined has no ranks to name. */
 START_TEST(test_list_before_the_join)
 {
     write_line(GROUP_OPEN, MESSAGE_FIRST_LINE_BYTES + 1);
@@ -93,7 +93,7 @@ START_TEST(test_list_of_a_job)
 }
 END_TEST
 
-/* What is no list is as short as before. */
+/* A line that is no list may be no longer than before the join. */
 START_TEST(test_other_lines_of_a_job)
 {
     join();

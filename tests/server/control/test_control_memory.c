@@ -61,7 +61,7 @@ static void end(void)
     suite_remove_directory(directory);
 }
 
-/* As far as it gets: whether it joins. */
+/* Connect and join, as far as that gets. Return whether it joins. */
 static bool joins(void)
 {
     struct control_client client;

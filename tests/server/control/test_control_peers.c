@@ -214,7 +214,7 @@ START_TEST(test_restarted_daemon)
 }
 END_TEST
 
-/* The same daemon once more: it knows what became of its older connection. */
+/* A daemon connects once more: it knows what became of its older connection. */
 START_TEST(test_same_daemon_connects_again)
 {
     struct raw_peer first, second;
@@ -352,7 +352,7 @@ static void *hold(void *argument)
     return NULL;
 }
 
-/* They hold whatever they get, and take what becomes free. */
+/* Strangers hold whatever places they get, and take what becomes free. */
 START_TEST(test_strangers_hold_all_places)
 {
     static int held[HELD];
@@ -484,7 +484,7 @@ START_TEST(test_lines_of_strangers)
 }
 END_TEST
 
-/* What a user of this node causes: nonsense, and joins that are refused. */
+/* Lines that a user of this node causes: nonsense, and joins that are refused. */
 START_TEST(test_lines_of_a_user)
 {
     enum { TIMES = 3 * LOG_THROTTLE_BURST };

@@ -154,8 +154,8 @@ START_TEST(test_what_was_not_heard_is_said_again)
 }
 END_TEST
 
-/* A user says more than is kept for a node that is away. What others have said is kept, and the
- * node comes back to its jobs. */
+/* A user says more than is kept for a node that is away. Lines that others have said are kept, and
+ * the node comes back to its jobs. */
 START_TEST(test_a_user_with_much_to_say)
 {
     enum { LINES = 40000, USER = 61001 };
@@ -205,7 +205,8 @@ START_TEST(test_a_user_with_much_to_say)
 }
 END_TEST
 
-/* It has forgotten, or has never known, where they were: a session begins with this connection. */
+/* The peer has forgotten, or has never known, where they were: a session begins with this
+ * connection. */
 START_TEST(test_another_session)
 {
     struct raw_peer peer;
@@ -229,7 +230,7 @@ START_TEST(test_another_session)
 }
 END_TEST
 
-/* It does not come back in time. Then its session is over. */
+/* The peer does not come back in time. Then its session is over. */
 START_TEST(test_away_for_too_long)
 {
     struct raw_peer peer;
@@ -259,7 +260,7 @@ START_TEST(test_a_machine_that_refuses)
 }
 END_TEST
 
-/* It says that it has heard what was not said: no session goes on with that. */
+/* The peer says that it has heard lines which were not said: no session goes on with that. */
 START_TEST(test_a_count_that_cannot_be)
 {
     struct raw_peer peer;

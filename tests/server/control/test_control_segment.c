@@ -37,7 +37,7 @@ START_TEST(it_can_only_be_read)
     ck_assert_int_eq(ftruncate(fd, (off_t)2 * BYTES), -1);
     ck_assert_int_eq(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
-    /* Nor by opening it anew. */
+    /* Opening the file anew does not help either. */
     char path[64];
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     int again = open(path, O_RDWR | O_CLOEXEC);
@@ -178,7 +178,7 @@ START_TEST(each_descriptor_comes_with_its_line)
 }
 END_TEST
 
-/* What is not read, and what is not taken, is closed. */
+/* Descriptors that are not read, and those that are not taken, are closed. */
 START_TEST(descriptors_that_nobody_takes)
 {
     struct message message;

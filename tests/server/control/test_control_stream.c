@@ -119,7 +119,7 @@ START_TEST(test_a_few_lines_each_round)
 }
 END_TEST
 
-/* What came before the end is heard before it. */
+/* Lines that came before the end are heard before it. */
 START_TEST(test_end_after_the_lines)
 {
     write_lines(0, LINES);
@@ -176,7 +176,7 @@ static void send_a_mebibyte(uint32_t number)
     control_stream_send(stream, bytes, sizeof(bytes));
 }
 
-/* Who does not read is cut off, and not listened to any more. */
+/* A client that does not read is cut off, and not listened to any more. */
 START_TEST(test_reader_that_is_behind)
 {
     on_line = send_a_mebibyte;

@@ -216,7 +216,7 @@ START_TEST(test_rotation)
     control_daemon_signal(daemons[0], SIGHUP);
     wait_told(0, "SIGHUP: the old secrets and certificates stay: secret file");
     turn(LINE_B);
-    /* One that comes anew finds a with the new secret alone. */
+    /* Daemon b comes anew, and finds a with the new secret alone. */
     end(1);
     daemons[1] = control_daemon_create(directory, 2, 1, ports);
     daemons[1]->options.listen_fd = again;
@@ -256,7 +256,8 @@ START_TEST(test_certificates)
             wait_told(i, "is connected, encrypted by certificates");
         run_job("train");
     } else {
-        /* One has a certificate of the authority, of another node: it is not let in. */
+        /* The daemon `liar` has a certificate of the authority, but of another node: it is not let
+         * in. */
         int liar = _i - 1;
         struct config *config = &daemons[liar]->config;
         char own[CONFIG_NAME_BYTES];

@@ -271,7 +271,7 @@ START_TEST(test_a_job_that_ends)
 }
 END_TEST
 
-/* What is there is read before the daemon ends. */
+/* Records that are there are read before the daemon ends. */
 START_TEST(test_a_drain)
 {
     struct control_client client;
@@ -290,7 +290,8 @@ START_TEST(test_a_drain)
 }
 END_TEST
 
-/* One who does not read does not keep it. The line that says so is his, not the daemon's own. */
+/* A client that does not read does not keep the daemon. The line that says so is the user's, not
+ * the daemon's own. */
 START_TEST(test_a_drain_waits_for_no_reader_for_long)
 {
     struct control_client client;

@@ -1,5 +1,5 @@
-/* Whose turn it is: many streams of several users and of other daemons in one loop. A line takes a
- * millisecond here, as if it were expensive to read; what is counted is lines, not time. */
+/* The turns of many streams, of several users and of other daemons, in one loop. A line takes a
+ * millisecond here, as if it were expensive to read; the tests count lines, not time. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -213,7 +213,7 @@ static void ring_at_twenty(struct end *end)
         evtimer_add(control.stop_event, &at_once);
 }
 
-/* Nor does a heartbeat wait for what authenticated daemons say, however much that is. */
+/* A heartbeat does not wait for what authenticated daemons say either, however much that is. */
 START_TEST(test_vital_goes_before_all)
 {
     control.stop_event = evtimer_new(control.base, on_vital, NULL);
@@ -386,7 +386,7 @@ START_TEST(test_few_lists_at_a_time)
     rest();
     ck_assert_uint_eq(other->lines, 1);
     ck_assert_ptr_null(other->stream->lines.data);
-    /* One that ends, however it does, makes room. */
+    /* A list that ends, however it does, makes room. */
     uint32_t ended = 0;
     for (uint32_t i = 0; i < 20 && ended < 2; i++) {
         if (!ends[i].stream->list_comes)
@@ -455,8 +455,8 @@ static void answer_at_three(struct end *end)
         control_stream_send(answered, "pong\n", 5);
 }
 
-/* One that waits with its list has output when its user's share is spent, and so a turn of its own:
- * it waits on in its place. */
+/* A stream that waits with its list has output when its user's share is spent, and therefore a turn
+ * of its own: it waits on in its place. */
 START_TEST(test_list_waits_once)
 {
     struct control_share *share = half_lists(18);
@@ -472,7 +472,8 @@ START_TEST(test_list_waits_once)
 }
 END_TEST
 
-/* One whose turn with its list has come goes before it begins: then it is the next one's. */
+/* A stream whose turn with its list has come goes before it begins: then the turn is the next
+ * stream's. */
 START_TEST(test_list_passes_on)
 {
     struct control_share *share = half_lists(18);
@@ -496,7 +497,7 @@ START_TEST(test_list_passes_on)
 }
 END_TEST
 
-/* One that does not end holds its room for a time. */
+/* A list that does not end holds its room for a time. */
 START_TEST(test_late_list)
 {
     char *half = half_list(5000);
@@ -539,7 +540,7 @@ START_TEST(test_limits_of_lines)
     end = open_end(true, 1000);
     control_stream_allow_lists(end->stream, 6000);
     expect_too_long(end, line, 7000, "a line of more than 6000 bytes");
-    /* Of a daemon. */
+    /* A daemon's lines have limits of their own. */
     end = open_end(false, CONTROL_ANY_USER);
     control_stream_trust(end->stream);
     say(end, line, 20000);
@@ -572,7 +573,7 @@ END_TEST
 
 /* --- the end */
 
-/* One that does not read its last words goes, though it says something all the time. */
+/* A stream that does not read its last words goes, though it says something all the time. */
 START_TEST(test_finishing_has_an_end)
 {
     struct end *end = open_end(true, 1000);
@@ -606,7 +607,7 @@ static void finish_at_the_last(struct end *end)
     end->stream = NULL;
 }
 
-/* One that is told its last words in the last line of its turn has as long for them as any. */
+/* A stream that is told its last words in the last line of its turn has as long for them as any. */
 START_TEST(test_finished_at_the_end_of_a_turn)
 {
     struct end *end = open_end(true, 1000);

@@ -100,8 +100,8 @@ START_TEST(test_asked_for_often)
 }
 END_TEST
 
-/* What all were to be told is told although the end comes in the same turn: the answers to what a
- * client has asked, the end of the job to its ranks, and the end of each connection. */
+/* Everybody is told what they were to be told, although the end comes in the same turn: the answers
+ * to what a client has asked, the end of the job to its ranks, and the end of each connection. */
 START_TEST(test_the_last_one_loses_nothing)
 {
     struct error error = {0};

@@ -1,5 +1,6 @@
-/* What one user of the Unix socket may have the daemon keep, beside another one. The daemon's own
- * user and root have no limits, so that the clients connect as others: a thread may do that. */
+/* Limits of what one user of the Unix socket may have the daemon keep, beside another one. The
+ * daemon's own user and root have no limits, so that the clients connect as others: a thread may do
+ * that. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -130,7 +131,8 @@ static void send_with(int socket, const char *bytes, const int *fds, size_t coun
     ck_assert_int_eq(sendmsg(socket, &header, MSG_NOSIGNAL), (ssize_t)part.iov_len);
 }
 
-/* As many arenas as fit, and as many again when one is gone; of whatever the other one has. */
+/* A user may have as many arenas as fit, and one more when one is gone, whatever another user
+ * has. */
 START_TEST(test_arenas)
 {
     struct control_client alice[3], bob[2], refused;
@@ -155,7 +157,7 @@ START_TEST(test_arenas)
 }
 END_TEST
 
-/* What has been left behind may be as much again, and no more. */
+/* Arenas that have been left behind may be as much again, and no more. */
 START_TEST(test_arenas_that_are_left)
 {
     struct control_client client, refused;

@@ -129,7 +129,7 @@ START_TEST(a_late_look_is_not_a_stuck_engine)
 }
 END_TEST
 
-/* Of two daemons the second one's engine gets stuck: the first one is told nothing any more. */
+/* The engine of the second of two daemons gets stuck: the first one is told nothing any more. */
 START_TEST(a_daemon_whose_engine_is_stuck_falls_silent)
 {
     char *directory = suite_make_directory();

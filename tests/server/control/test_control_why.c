@@ -1,5 +1,5 @@
-/* What another daemon says of a job's waits: questions about jobs that are not here, answers that
- * nobody asked for, and figures that make no sense. */
+/* Lines that another daemon says about a job's waits: questions about jobs that are not here,
+ * answers that nobody asked for, and figures that make no sense. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

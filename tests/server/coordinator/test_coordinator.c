@@ -1,4 +1,4 @@
-/* What the coordinator says and does, one situation at a time. */
+/* The coordinator's words and actions, one situation at a time. */
 #include <stdio.h>
 #include <string.h>
 
@@ -165,7 +165,7 @@ START_TEST(test_home_not_connected)
         network_join(network, 0, network_name_at(network, 1), 1, 0, -1, 1000);
     network_run(network, 1100);
     network_assert_text(worker, "server b (10.0.0.1:7001) is not connected: connection refused");
-    /* It waits for the home to come. */
+    /* The next rank waits for the home to come. */
     worker = network_join(network, 0, network_name_at(network, 1), 1, 0, -1, 5000);
     network_run(network, 1000);
     ck_assert_int_eq(worker->state, CLIENT_JOINING);
@@ -202,7 +202,7 @@ START_TEST(test_server_not_connected)
 }
 END_TEST
 
-/* What a job waits for is logged once for each node, when that is what it waits for. */
+/* A server for which a job waits is logged once on each node, when the job comes to wait for it. */
 START_TEST(test_each_missing_server_is_logged)
 {
     network_keep_log(network);
@@ -217,7 +217,7 @@ START_TEST(test_each_missing_server_is_logged)
     network_connect_fabric(network, 0, 1);
     network_run(network, 2000);
     ck_assert_uint_eq(network_log_count(network, "waits to open: server c"), 1);
-    /* It comes by half, goes and comes: nothing new is to be said. */
+    /* Server c comes by half, goes and comes: there is nothing new to say. */
     network_connect_without_fabric(network, 0, 2);
     network_run(network, 2000);
     network_cut(network, 0, 2, "no route to host");
@@ -249,7 +249,7 @@ START_TEST(test_all_are_told_what_was_missing)
     struct network_worker *third = network_join(network, 1, job, 4, 2, -1, 2500);
     network_run(network, 1600);
     network_assert_text(second, "rank 3 of job");
-    /* It comes after two have gone: they are what is missing now. */
+    /* Rank 3 comes after two have gone: they are what is missing now. */
     network_join(network, 2, job, 4, 3, -1, 5000);
     network_run(network, 1000);
     network_assert_text(third, "ranks 0, 1 of job");
@@ -471,7 +471,7 @@ START_TEST(test_group_refusals)
 }
 END_TEST
 
-/* Of one rank, before others have answered anything. */
+/* One rank asks for groups, before others have answered anything. */
 START_TEST(test_groups_that_a_rank_waits_for)
 {
     struct network_worker *workers[4];

@@ -179,7 +179,8 @@ START_TEST(test_retire_together)
 }
 END_TEST
 
-/* One that drains has no ranks soon; one that is lost may come again within timeouts.restart_ms. */
+/* A node that drains has no ranks soon; one that is lost may come again within
+ * timeouts.restart_ms. */
 START_TEST(test_retire_without_the_lost)
 {
     uint32_t restart_ms = network_config(network, 0)->restart_ms;

@@ -263,7 +263,7 @@ START_TEST(test_newcomers_and_losses)
 }
 END_TEST
 
-/* Those who live, in their order, and the newcomer behind them. */
+/* Put the workers that live first, in their order, and the newcomer behind them. */
 static void add_rank(struct network_worker *newcomer)
 {
     struct network_worker *dead = NULL;

@@ -72,8 +72,8 @@ static void end(void)
     network_free(network);
 }
 
-/* Who is not there is said in the first second, once on each node. The loop variable: recovery is
- * configured; without it the job waits. */
+/* The log says in the first second who is not there, once on each node. The loop variable: recovery
+ * is configured; without it the job waits. */
 START_TEST(test_a_job_begins_without_its_home)
 {
     start(_i == 1, 7);
@@ -117,7 +117,7 @@ START_TEST(test_a_job_of_one_node)
 }
 END_TEST
 
-/* Those who gather elsewhere by then, and one who comes later, meet at the home. */
+/* Ranks that gather elsewhere by then, and one that comes later, meet at the home. */
 START_TEST(test_the_home_comes)
 {
     start(true, 7);
@@ -157,7 +157,7 @@ START_TEST(test_a_home_that_some_reach)
 }
 END_TEST
 
-/* It is never connected with all: each rank gets an answer within its time. */
+/* The home is never connected with all: each rank gets an answer within its time. */
 START_TEST(test_a_home_that_some_never_reach)
 {
     start(true, 7);

@@ -40,7 +40,7 @@ START_TEST(test_late)
     ck_assert_uint_eq(late->sequence, 17);
     ck_assert_uint_eq(late->rank_count, 1);
     ck_assert_uint_eq(late->ranks[0], 3);
-    /* It stays while it is so, and goes when the rank has come. */
+    /* The report stays while the rank is late, and goes when the rank has come. */
     network_run(network, 6000);
     ck_assert_ptr_nonnull(late_of(0));
     network_set_late(network, 2, NULL, 0);

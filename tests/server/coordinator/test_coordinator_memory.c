@@ -1,4 +1,4 @@
-/* What the coordinator does when the engine had no memory for what it was asked. */
+/* The coordinator's actions when the engine had no memory for what it was asked. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* What ends one part in a job that goes on, and must not end the others': a daemon that drains, or
- * has no room; newcomers; other users' jobs; servers that come later. */
+/* Events that end one part in a job that goes on, and must not end the others': a daemon that
+ * drains, or has no room; newcomers; other users' jobs; servers that come later. */
 #include <stdio.h>
 
 #include "tests/lib/server/coordinator_network.h"
@@ -67,7 +67,7 @@ static void restart(uint32_t node)
     network_settle(network);
 }
 
-/* Those that are not closed, without anybody having been waited for. */
+/* Check that the ranks that are not closed are together, and that nobody was waited for. */
 static void assert_together(uint32_t generation, uint32_t world_size)
 {
     uint32_t rank = 0;

@@ -8,7 +8,7 @@
 
 #define RANKS 4
 #define NODES 3
-/* Of the network's daemons: how long ranks are waited for. */
+/* The time for which the network's daemons wait for ranks. */
 #define RESTART_MS 2000
 #define LONG_MS 9000
 
@@ -202,7 +202,7 @@ START_TEST(test_impostors)
 }
 END_TEST
 
-/* It has come back, and its process ends before the others have asked. */
+/* The rank has come back, and its process ends before the others have asked. */
 START_TEST(test_back_and_gone)
 {
     start((uint32_t)_i, 7);
@@ -234,8 +234,8 @@ START_TEST(test_everybody_forgets)
 }
 END_TEST
 
-/* What it has asked with all others is turned down twice, for its daemon asks until it is noted.
- * Meanwhile it asks otherwise. */
+/* The rank asks to go on with all others, and is turned down twice, because its daemon asks until
+ * the refusal is noted. Meanwhile the rank asks otherwise. */
 START_TEST(test_turned_down_twice)
 {
     struct error error = {0};
@@ -319,8 +319,8 @@ START_TEST(test_any_moment)
 }
 END_TEST
 
-/* Those of two nodes, one soon after the other and again and again, and no rank is lost by it. The
- * third daemon, the home or another, is spared. */
+/* The daemons of two nodes are started again, one soon after the other and again and again, and no
+ * rank is lost by it. The third daemon, the home or another, is spared. */
 START_TEST(test_two_daemons)
 {
     uint64_t seed = (uint64_t)_i + 1;

@@ -153,7 +153,7 @@ START_TEST(limits)
 }
 END_TEST
 
-/* Those that do not ask any more have nothing to give back. */
+/* Ranks that do not ask any more have nothing to give back. */
 START_TEST(ranks_leave)
 {
     ck_assert_int_eq(ask(0, 0, 0, 4096), 0);
@@ -194,7 +194,7 @@ START_TEST(a_rank_dies)
     if (_i == 0)
         network_hold_engine(network, 0, false);
     network_settle(network);
-    /* What they have stays theirs until they go. */
+    /* Pieces that the ranks have stay theirs until they go. */
     ck_assert_int_eq(ask(0, 0, 2, 4096), 0);
     refused(0, ERR_LOST, "rank 2 on node a is gone");
     ck_assert_int_eq(give_back(0, 0, 0), 0);
@@ -263,7 +263,7 @@ START_TEST(places)
 }
 END_TEST
 
-/* What makes no sense ends the connection. */
+/* A request that makes no sense ends the connection. */
 START_TEST(nonsense)
 {
     ck_assert_int_eq(ask(0, 0, 0, 64), 0);

@@ -229,8 +229,9 @@ static void node_unable(uint32_t node)
     network_settle(network);
 }
 
-/* Node b's daemon tells the other two. All ranks of a job that gathers, or will, on these: in a run
- * each node has some. Of other jobs only one that has all its ranks needs node b, as a server. */
+/* Node b's daemon tells the other two that it cannot start. In a run each node has ranks, so that
+ * all ranks of a job that gathers on these, or will, are refused. Another job is refused only if it
+ * has all its ranks, needs node b as a server, and has no recovery. */
 static const struct {
     bool of_run, before, recovery;
     uint32_t ranks; /* of two that have come */

@@ -58,7 +58,7 @@ static void release_all(void)
     network_settle(network);
 }
 
-/* Of those that can. */
+/* Let the ranks that can rejoin do so, with `whole`. */
 static void ask(bool whole)
 {
     for (int rank = 0; rank < RANKS; rank++) {
@@ -132,8 +132,8 @@ START_TEST(test_a_job_begins_without_a_server)
 }
 END_TEST
 
-/* It is connected, and says nothing: the others go on without it, and it is asked again when the
- * job goes on the next time. */
+/* The server is connected, and says nothing: the others go on without it, and it is asked again
+ * when the job goes on the next time. */
 START_TEST(test_a_server_does_not_answer)
 {
     start(all_serve, 0);
@@ -176,7 +176,8 @@ START_TEST(test_a_node_with_ranks_does_not_answer)
 }
 END_TEST
 
-/* Who waits for a group hears first that the job has failed: it may ask again in the next one. */
+/* A rank that waits for a group hears first that the job has failed: it may ask again in the next
+ * generation. */
 START_TEST(test_a_group_is_being_opened)
 {
     static const uint32_t ranks[] = {0, 3};
@@ -333,7 +334,7 @@ START_TEST(test_who_has_come_back_is_turned_down)
 }
 END_TEST
 
-/* It is turned down, and its process ends then: the others do not wait for it. */
+/* The rank is turned down, and its process ends then: the others do not wait for it. */
 START_TEST(test_who_has_come_back_ends)
 {
     start(all_serve, 2000);

@@ -10,7 +10,7 @@
 #define WORKERS 8
 #define WAIT_MS 6000
 #define LONG_MS 30000
-/* What the home keeps of the time of whoever has least, for opening. */
+/* The time that the home keeps for opening, of the time of whoever has least. */
 #define RESERVE_MS 2000
 
 static struct network *network;
@@ -155,8 +155,8 @@ START_TEST(test_time_passes)
 }
 END_TEST
 
-/* As without such a wish: at once, and without who comes later. In the second run the number is
- * there, with the newcomer; in the third a time without a number is no wish. */
+/* The job goes on as without a wish: at once, and without ranks that come later. In the second run
+ * the number is there, with the newcomer; in the third a time without a number is no wish. */
 START_TEST(test_nothing_to_wait_for)
 {
     start(0, 7);
@@ -178,7 +178,7 @@ START_TEST(test_nothing_to_wait_for)
 }
 END_TEST
 
-/* It does not count any more: two newcomers are needed then. */
+/* The lost survivor does not count any more: two newcomers are needed then. */
 START_TEST(test_survivor_lost_while_waiting)
 {
     start((uint32_t)_i, 7);
@@ -405,7 +405,7 @@ START_TEST(test_who_wishes_asks_last)
 }
 END_TEST
 
-/* One that has gone again, and one of another user: neither is among those that are there. */
+/* A newcomer that has gone again and one of another user are not among those that are there. */
 START_TEST(test_newcomers_that_do_not_count)
 {
     start(0, 7);

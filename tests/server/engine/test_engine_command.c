@@ -340,7 +340,8 @@ START_TEST(what_is_lent_is_copied)
 }
 END_TEST
 
-/* What a user's jobs ask for, when there is no memory: the job hears of it, the daemon goes on. */
+/* A user's jobs ask for lists for which there is no memory: the job hears of it, the daemon goes
+ * on. */
 START_TEST(memory_for_lists_is_refused)
 {
     static const uint32_t ranks[] = {1, 0};
@@ -353,7 +354,7 @@ START_TEST(memory_for_lists_is_refused)
     engine_command(&engine, &open);
     expect_event(ENGINE_JOB_OPENED, ERR_MEMORY, "no memory for the list of its ranks");
     ck_assert_ptr_null(engine_queue_take_command(&engine.commands));
-    /* As the coordinator does with a job that could not be opened. */
+    /* The coordinator gives these commands for a job that could not be opened. */
     give((struct engine_command){.kind = COMMAND_JOB_FAIL, .job = JOB});
     give((struct engine_command){.kind = COMMAND_JOB_CLOSE, .job = JOB});
     refused_bytes = 0;
@@ -395,7 +396,7 @@ START_TEST(memory_for_workers_is_refused)
     ck_assert_int_eq(event->code, ERR_MEMORY);
     ck_assert_uint_eq(event->rank, 1);
     engine_event_free(event);
-    /* So that its user may have the memory again. */
+    /* The event lets the worker's user have the memory again. */
     event = engine_queue_take_event(&engine.events);
     ck_assert_ptr_nonnull(event);
     ck_assert_int_eq(event->type, ENGINE_WORKER_RELEASED);

@@ -1,4 +1,4 @@
-/* What the engine makes of its fabric's events: its own code and exchange on the fabric in memory,
+/* The engine's reactions to its fabric's events: its own code and exchange on the fabric in memory,
  * without threads, so that the order of events and commands is the test's. */
 #include <stdlib.h>
 #include <string.h>
@@ -294,7 +294,7 @@ END_TEST
 
 /* --- sends that the fabric refuses ------------------------------------------------------------ */
 
-/* What the fabric's send answers, one after the other: ERR_AGAIN is followed by a second call. */
+/* Answers of the fabric's send, one after the other: ERR_AGAIN is followed by a second call. */
 static int answers[2];
 static unsigned answered;
 
@@ -325,7 +325,7 @@ static void take_part(struct half *half)
     exchange_run(half->engine.exchange);
 }
 
-/* So does the other node's: its answer is to be sent. */
+/* Let the other node's rank take part too: the answer to it is then to be sent. */
 static void take_part_there(struct half *half, uint8_t *message)
 {
     struct wire_header header = {.type = WIRE_CONTRIBUTION,
@@ -386,8 +386,8 @@ START_TEST(a_send_that_is_refused_fails_its_group)
 }
 END_TEST
 
-/* With recovery it has a number, and the peer would miss it: the connection alone ends, and the
- * next one has it. What comes after it does not go before. */
+/* With recovery the message has a number, and the peer would miss it: the connection alone ends,
+ * and the next one carries the message. Messages that come after it do not go before. */
 START_TEST(a_send_that_is_refused_goes_over_the_next_connection)
 {
     struct half half;

@@ -4,7 +4,7 @@
 #include "tests/lib/server/engine_fixture.h"
 #include "tests/lib/suite.h"
 
-/* So that the reduce threads have messages to seal and to open. */
+/* A chunk of this size gives the reduce threads messages to seal and to open. */
 #define LARGE_CHUNK_BYTES 262144u
 
 struct both {

@@ -177,7 +177,8 @@ START_TEST(an_attack_by_a_datagram_costs_nothing)
 }
 END_TEST
 
-/* What the peer has sealed and could not have sent so early tells that others are lost. */
+/* A message that the peer has sealed, and could not have sent so early, tells that others are
+ * lost. */
 START_TEST(a_datagram_far_ahead_ends_the_connection)
 {
     half_start(&half, true, true);
@@ -219,7 +220,7 @@ START_TEST(a_strangers_sequences_are_not_taken)
 }
 END_TEST
 
-/* The same of a large message, which is opened by a thread while others wait behind it. */
+/* A large message is altered, which a thread opens while others wait behind it. */
 START_TEST(an_altered_large_message_takes_those_behind_it_along)
 {
     half_start(&half, false, false);
@@ -321,7 +322,8 @@ START_TEST(results_go_out_sealed_and_in_order)
 }
 END_TEST
 
-/* What is sealed when the connection ends comes back to the exchange, as what is not does. */
+/* Messages that are sealed when the connection ends come back to the exchange, as those that are
+ * not do. */
 START_TEST(what_is_under_way_when_it_ends_comes_back)
 {
     half_start(&half, _i == 1, false);

@@ -9,7 +9,7 @@
 
 #define SENDS 12
 #define MS NS_PER_MS
-/* Of the least that timeouts.peer_ms makes of silence, 1 s. */
+/* Limits for the shortest silence that timeouts.peer_ms allows, 1 s. */
 #define STUCK_MS 500
 #define MISSING_MS 10000
 
@@ -242,8 +242,8 @@ START_TEST(no_memory_to_seal_ends_the_connection_in_time)
 }
 END_TEST
 
-/* No buffer to seal in: no sequence is taken yet. Those under way give theirs back; a message that
- * finds none at all is lost alone. */
+/* Without a buffer to seal in, no sequence is taken yet. Messages under way give their buffers
+ * back; a message that finds none at all is lost alone. */
 START_TEST(a_message_without_a_buffer_leaves_no_gap)
 {
     start(false);
@@ -293,7 +293,8 @@ static void use_up_the_others_key(void)
     ck_assert_uint_eq(half_dropped(&half), SEAL_EPOCH_MESSAGES);
 }
 
-/* It is not called altered, and is opened when there is memory. */
+/* A message for which there is no memory is not called altered, and is opened when there is
+ * memory. */
 START_TEST(a_message_that_is_not_opened_stays_the_next)
 {
     start(_i == 1);

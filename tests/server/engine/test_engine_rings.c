@@ -178,7 +178,7 @@ START_TEST(users_share_a_round)
         left += unread(&many[i]);
     /* A slice is over long before a bounded part of every ring has been read. */
     ck_assert_uint_gt(left, RANKS * (ENTRIES - 128));
-    /* They take turns: each is read in some round. */
+    /* The workers take turns: each ring is read in some round. */
     for (int round = 0; left > 0; round++) {
         EXPECT(engine_read_workers(&engine, 1));
         EXPECT(round < 100000);
@@ -322,7 +322,8 @@ static void expect_unmapped(const struct memory *memory)
     ck_assert_int_eq(fcntl(memory->fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
 }
 
-/* What takes long to give back does not hold the engine's thread, and is told of afterwards. */
+/* Memory that takes long to give back does not hold the engine's thread, and is told of
+ * afterwards. */
 START_TEST(large_memory_is_given_back_by_a_thread)
 {
     enum { SMALL = 4096, LARGE = 8 << 20, COUNT = 5 };

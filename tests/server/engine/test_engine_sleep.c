@@ -64,7 +64,8 @@ static void wait_for_pictures(struct node *node, unsigned count)
 
 static const int answers[] = {ENOSYS, EPERM, EACCES, EINVAL};
 
-/* It must neither spin nor sleep for ever: the call is tried once, and all goes on as before. */
+/* The engine must neither spin nor sleep for ever: the call is tried once, and all goes on as
+ * before. */
 START_TEST(a_sleep_that_is_forbidden_is_done_otherwise)
 {
     atomic_store(&answer, answers[_i]);
@@ -88,7 +89,7 @@ START_TEST(a_sleep_that_is_forbidden_is_done_otherwise)
 }
 END_TEST
 
-/* That is no reason to give it up. */
+/* An interruption is no reason to give the call up. */
 START_TEST(an_interrupted_sleep_is_begun_again)
 {
     atomic_store(&answer, EINTR);

@@ -81,7 +81,7 @@ static struct reducer *start(uint32_t threads, int *descriptor)
     return start_with(reduce_select(REDUCE_ISA_SCALAR), threads, descriptor);
 }
 
-/* As the engine does it: sleeps on the descriptor when there is nothing. */
+/* Take a task as the engine does: sleep on the descriptor when there is nothing. */
 static struct work *take(struct reducer *reducer, int descriptor)
 {
     for (;;) {

@@ -55,7 +55,7 @@ static struct arena_submission replay(const struct fixture *fixture, enum route_
                                      .block = route_replay_block(what, from, to, 3)};
 }
 
-/* What rank 1 is told when its request is done: 1, it is refused. */
+/* Return what rank 1 is told when its request is done: 1 if it is refused. */
 static uint32_t done(struct fixture *fixture)
 {
     ck_assert_uint_eq(fixture->completion_count, 1);
@@ -191,7 +191,7 @@ START_TEST(test_bytes_bound)
 }
 END_TEST
 
-/* Of two jobs the one that has more gives way. */
+/* Two jobs share the bytes: the one that has more gives way. */
 START_TEST(test_jobs_share_the_bytes)
 {
     struct fixture_options options = alone;
@@ -361,7 +361,7 @@ START_TEST(test_how_long_it_lasts)
 }
 END_TEST
 
-/* What is read stays until it has been, and counts as long. */
+/* A result that is being read stays until it has been, and counts as long. */
 START_TEST(test_read_while_it_goes)
 {
     struct fixture *fixture = fixture_create(&alone);

@@ -199,7 +199,7 @@ START_TEST(what_a_node_sends_and_gets)
 }
 END_TEST
 
-/* The same as the owner. Nodes 1 and 2 have the ranks 2 and 1. */
+/* An owner gets contributions and returns results. Nodes 1 and 2 have the ranks 2 and 1. */
 START_TEST(what_an_owner_gets_and_returns)
 {
     struct fixture *fixture = four_ranks(0);
@@ -362,9 +362,10 @@ static uint32_t sent_to(struct fixture *fixture, uint32_t node)
     return count;
 }
 
-/* A node that takes no results keeps the buffers in which they lie. Whose they are is answered only
- * when they are free: else it went on, and its contributions took the receives that are promised to
- * its other messages; nodes could then wait for each other in a circle. */
+/* A node that takes no results keeps the buffers in which they lie. The node that lent such a
+ * buffer is answered only when the buffer is free. If it were answered before, it would go on, and
+ * its contributions would take the receives that are promised to its other messages; nodes could
+ * then wait for each other in a circle. */
 START_TEST(who_lent_a_buffer_is_answered_last)
 {
     static const uint8_t kinds[] = {COLLECTIVE_BROADCAST, COLLECTIVE_ALL_REDUCE, COLLECTIVE_REDUCE};
@@ -392,7 +393,7 @@ START_TEST(who_lent_a_buffer_is_answered_last)
 }
 END_TEST
 
-/* What waits for a send that comes back after the group has failed is freed. */
+/* An answer that waits for a send is freed when the send comes back after the group has failed. */
 START_TEST(a_last_answer_goes_with_its_group)
 {
     struct fixture_options options = {
@@ -512,7 +513,8 @@ static struct fixture *six_chunks_of_network(void)
     return fixture_create(&options);
 }
 
-/* Of all collectives together, but by how large the next one's chunks are. */
+/* The limit is for all collectives together; the size of the next one's chunks decides how many of
+ * them it lets go. */
 START_TEST(no_more_bytes_are_under_way_than_the_network_is_given)
 {
     struct fixture *fixture = six_chunks_of_network();

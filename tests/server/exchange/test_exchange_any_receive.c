@@ -48,7 +48,7 @@ static int submit_send(struct fixture *fixture, uint32_t size, uint32_t from, ui
     return exchange_submit(fixture->exchange, &fixture->workers[from], &it, 1, &fixture->error);
 }
 
-/* What the requests of the first job take. */
+/* Return how many bytes the requests of the first job take. */
 static uint64_t kept_bytes(struct fixture *fixture)
 {
     struct engine_job_status jobs[2];
@@ -56,7 +56,7 @@ static uint64_t kept_bytes(struct fixture *fixture)
     return jobs[0].kept_bytes;
 }
 
-/* Of 16 ranks so many are on this node, 0, and the others on node 1. */
+/* Create a job of 16 ranks, of which `here` are on this node, 0, and the others on node 1. */
 static struct fixture *some_here(uint32_t here, uint64_t kept)
 {
     struct fixture_options options = {
@@ -189,7 +189,8 @@ START_TEST(they_count_as_memory)
 }
 END_TEST
 
-/* That of one that has found a sender comes back, before its answers from elsewhere do. */
+/* The memory of a receive that has found a sender comes back, before its answers from elsewhere
+ * do. */
 START_TEST(a_receive_that_is_over_takes_nothing)
 {
     struct fixture *fixture = some_here(2, 0);
@@ -222,7 +223,7 @@ START_TEST(probes_count_as_memory)
 }
 END_TEST
 
-/* One that is answered, replaced, or of a rank that has departed. */
+/* A probe takes no memory when it is answered, replaced, or of a rank that has departed. */
 START_TEST(a_probe_that_does_not_wait_takes_nothing)
 {
     struct fixture *fixture = some_here(2, 0);
@@ -255,7 +256,7 @@ START_TEST(a_probe_that_does_not_wait_takes_nothing)
 }
 END_TEST
 
-/* As its collectives are. */
+/* A failed group forgets its probes in turns, as it does its collectives. */
 START_TEST(a_failed_group_forgets_in_turns)
 {
     enum { PROBES = 14 * (int)ANY_POSITIONS };

@@ -273,7 +273,7 @@ START_TEST(a_block_misses_only_the_ranks_that_take_part)
 }
 END_TEST
 
-/* What a rank has not submitted all blocks of it leaves out. */
+/* The count of a rank's collectives leaves out one of which it has not submitted all blocks. */
 START_TEST(a_rank_that_goes_before_its_last_block)
 {
     struct fixture *fixture = blocks_fixture(0);

@@ -52,7 +52,7 @@ static uint32_t node_of_owner(const struct part *part)
     return blocks_rank_nodes[part->kind == COLLECTIVE_REDUCE_SCATTER ? part->to : part->from];
 }
 
-/* What the ranks on a node give together, as the owner hears it. */
+/* Return what the ranks on a node give together, as the owner hears it. */
 static float node_value(const struct part *part, uint32_t node)
 {
     float sum = 0;
@@ -92,7 +92,7 @@ static void expect_results(struct fixture *fixture, const struct part *part)
     }
 }
 
-/* As a node without the block: contributes what its ranks give, and waits for the answer. */
+/* Play a node without the block: contribute what its ranks give, and wait for the answer. */
 static void play_member(struct fixture *fixture, const struct part *part)
 {
     uint32_t self = fixture->options.self, owner = node_of_owner(part);
@@ -120,7 +120,7 @@ static void play_member(struct fixture *fixture, const struct part *part)
                          "which does not wait for one");
 }
 
-/* As the owner: hears each node that takes part once, and answers each. */
+/* Play the owner: hear each node that takes part once, and answer each. */
 static void play_owner(struct fixture *fixture, const struct part *part)
 {
     uint32_t self = fixture->options.self;
@@ -301,7 +301,7 @@ START_TEST(who_has_asked_is_answered_at_once)
     struct wire_header sent = fixture_sending(fixture, 0);
     ck_assert(sent.type == WIRE_RESULT && sent.chunk == 1 && sends_to(fixture, 1) == 1);
     ck_assert_uint_eq(sent.payload_bytes, FIXTURE_CHUNK * sizeof(float));
-    /* It is heard once all the same, also when its answer is on its way, or gone. */
+    /* A node is heard once all the same, also when its answer is on its way, or gone. */
     fixture_expect_error(fixture, ask_for(fixture, 1, 1, 2), ERR_PROTOCOL, "a second contribution");
     fixture_all_sent(fixture);
 
@@ -339,8 +339,8 @@ START_TEST(who_is_answered_may_ask_on)
 }
 END_TEST
 
-/* What a node was given early does not change what is said of another that asks for something else.
- */
+/* An answer that a node was given early does not change what is said of another node that asks for
+ * something else. */
 START_TEST(who_disagrees_after_an_answer_is_named)
 {
     struct fixture *fixture = one_on_each(0);

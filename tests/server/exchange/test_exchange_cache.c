@@ -1,4 +1,4 @@
-/* Which results are stored past the cache: large ones, where nobody has just read or reads next. */
+/* Results that are stored past the cache: large ones, where nobody has just read or reads next. */
 #include <stdlib.h>
 
 #include "common/memory/copy.h"
@@ -102,7 +102,7 @@ START_TEST(a_shared_result)
 }
 END_TEST
 
-/* Who only receives has said where, and nobody has read it. */
+/* A rank that only receives has said where, and nobody has read that memory. */
 START_TEST(a_copy)
 {
     struct fixture *fixture = create(1, 3, 0);
@@ -136,7 +136,7 @@ START_TEST(a_send)
 }
 END_TEST
 
-/* What goes back over the network is read next. */
+/* A result that goes back over the network is read next. */
 START_TEST(the_owner_sums)
 {
     struct fixture *fixture = create(2, 2, 0);

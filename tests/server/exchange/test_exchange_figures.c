@@ -1,4 +1,4 @@
-/* What an exchange tells of itself and of its jobs. */
+/* Figures that an exchange tells of itself and of its jobs. */
 #include "common/base/clock.h"
 #include "tests/lib/server/exchange_fixture.h"
 #include "tests/lib/suite.h"

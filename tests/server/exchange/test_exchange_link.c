@@ -210,7 +210,7 @@ START_TEST(where_data_flows_no_sign_is_sent)
 }
 END_TEST
 
-/* One that has not left yet is not joined by others. */
+/* A sign that has not left yet is not joined by others. */
 START_TEST(one_sign_at_a_time)
 {
     struct fixture *fixture = two_nodes();

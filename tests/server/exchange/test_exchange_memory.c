@@ -94,7 +94,8 @@ START_TEST(a_user_leaves_memory_for_others)
 }
 END_TEST
 
-/* What a group with two ranks here and one on each node of `members` is promised. */
+/* Return how many buffers a group with two ranks here and one on each node of `members` is
+ * promised. */
 static uint64_t promised(uint32_t window, uint32_t nodes, uint32_t servers, uint32_t members)
 {
     struct fixture_options options = {.nodes = nodes, .window = window, .leave_closed = true};
@@ -127,7 +128,8 @@ START_TEST(the_check_of_the_configuration_promises_what_holds)
 }
 END_TEST
 
-/* The same beyond 8 nodes, where windows shrink, to servers without ranks by another measure. */
+/* The check also holds beyond 8 nodes, where windows shrink: to servers without ranks, by another
+ * measure. */
 START_TEST(the_check_holds_for_larger_rosters)
 {
     for (uint32_t nodes = 9; nodes <= FIXTURE_NODES; nodes++) {
@@ -177,8 +179,8 @@ static int open_pair(struct fixture *fixture, uint64_t job, uint32_t node)
     return exchange_job_open(fixture->exchange, &roster, &fixture->error);
 }
 
-/* What a closed job was promised is free for jobs with other peers, and its receives serve the
- * next with the same one. */
+/* Memory that a closed job was promised is free for jobs with other peers, and its receives serve
+ * the next job with the same peer. */
 START_TEST(a_closed_job_promises_nothing)
 {
     struct fixture_options options = four_nodes(11);

@@ -1,4 +1,5 @@
-/* What other daemons send: everything in a message is checked, what is refused changes nothing. */
+/* Messages that other daemons send: everything in a message is checked, and one that is refused
+ * changes nothing. */
 #include "common/transport/transport.h"
 #include "tests/lib/server/exchange_fixture.h"
 #include "tests/lib/suite.h"
@@ -304,7 +305,7 @@ START_TEST(receives_are_posted_again_while_buffers_are_held)
 }
 END_TEST
 
-/* One that comes back unused is posted again while its peer is up. */
+/* A receive that comes back unused is posted again while its peer is up. */
 START_TEST(a_receive_that_is_returned_is_posted_again)
 {
     struct fixture *fixture = three_nodes(0);
@@ -410,8 +411,8 @@ START_TEST(disagreements_that_make_no_sense)
 }
 END_TEST
 
-/* What waits here is told to other daemons as late, and these would cut off the daemon that says
- * such a number, or such a code. */
+/* Sequences that wait here are told to other daemons as late, and these would cut off the daemon
+ * that says such a number, or such a code. */
 START_TEST(what_the_control_plane_cannot_say_is_refused)
 {
     struct fixture *fixture = three_nodes(0);

@@ -141,7 +141,7 @@ START_TEST(a_sender_on_the_same_node)
 }
 END_TEST
 
-/* Those whose number is below what was asked for, of another tag, or to another rank, do not count;
+/* Sends whose number is below what was asked for, of another tag, or to another rank, do not count;
  * a later one does: then this rank has got the others otherwise. */
 START_TEST(only_what_has_not_come_counts)
 {
@@ -238,7 +238,7 @@ START_TEST(a_later_probe_replaces_it)
 }
 END_TEST
 
-/* What it has sent before it left is there; what it has not will not be. */
+/* Sends that a rank made before it left are there; others will not come. */
 START_TEST(a_rank_that_has_left_answers_for_itself)
 {
     struct fixture *fixture = blocks_fixture(0);
@@ -332,7 +332,7 @@ START_TEST(a_peers_nonsense_ends_its_connection)
 }
 END_TEST
 
-/* What waits goes with the group, on both sides. */
+/* Receives and probes that wait go with the group, on both sides. */
 START_TEST(a_group_that_fails_forgets)
 {
     struct fixture *fixture = blocks_fixture(0);

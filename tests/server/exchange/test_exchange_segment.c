@@ -250,7 +250,7 @@ START_TEST(many_places_that_differ)
 }
 END_TEST
 
-/* What the ranks ask for is said first. */
+/* A difference between the ranks' asks is said first. */
 START_TEST(other_asks_and_other_places)
 {
     struct shared shared;
@@ -318,7 +318,8 @@ START_TEST(it_goes_with_its_group)
 }
 END_TEST
 
-/* What the ranks write into a place is counted, whatever it is, and nothing of it is believed. */
+/* The daemon counts what the ranks write into a place, whatever it is, and believes nothing of
+ * it. */
 START_TEST(what_met_is_counted)
 {
     struct shared shared = {0};

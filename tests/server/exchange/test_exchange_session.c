@@ -1,4 +1,5 @@
-/* What is kept of what a peer may lack, and what becomes of it when the connection breaks. */
+/* Messages that are kept because a peer may lack them, and what becomes of them when the connection
+ * breaks. */
 #include "tests/lib/server/exchange_fixture.h"
 #include "tests/lib/suite.h"
 
@@ -63,7 +64,7 @@ START_TEST(test_what_is_lacking_goes_again)
     for (uint32_t n = 0; n < 2; n++)
         ck_assert_uint_eq(fixture_sending(fixture, n).number, n + 1);
     break_connection(fixture);
-    /* What is new is only kept, and is over for those who sent it. */
+    /* A new message is only kept, and is over for those who sent it. */
     fixture_submit_sum(fixture, 0, 2, COUNT);
     ck_assert_uint_eq(fixture->send_count, 0);
     connect_again(fixture);
@@ -131,7 +132,7 @@ START_TEST(test_the_number_of_an_ended_group_goes_again)
 }
 END_TEST
 
-/* What comes again is dropped, though it is a contribution: it is summed once. */
+/* A message that comes again is dropped, though it is a contribution: it is summed once. */
 START_TEST(test_a_contribution_that_comes_again)
 {
     struct fixture_options options = {.nodes = 2,
@@ -231,8 +232,8 @@ static bool breaks_again(struct fixture *fixture)
     return goes_on;
 }
 
-/* What the peer lacks breaks each connection: there is an end to that, unless something comes
- * through. */
+/* Messages that the peer lacks break each connection: there is an end to that, unless something
+ * comes through. */
 START_TEST(test_barren_connections)
 {
     struct fixture *fixture = two_nodes();
@@ -296,7 +297,8 @@ static void without_acknowledgement(struct fixture *fixture, uint64_t sequence, 
     fixture->completion_count = 0;
 }
 
-/* What is kept for it has a bound, and it is lost when silence_ns has passed so. */
+/* The memory kept for such a peer has a bound, and the peer is lost when silence_ns has passed in
+ * this state. */
 START_TEST(test_a_peer_that_acknowledges_nothing)
 {
     struct fixture *fixture = two_nodes();

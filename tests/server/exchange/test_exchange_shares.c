@@ -70,7 +70,8 @@ START_TEST(users_take_turns_however_many_groups_one_has)
 }
 END_TEST
 
-/* What is done as soon as it is issued has no window that ends it: a turn does. */
+/* Collectives that are done as soon as they are issued have no window that ends the group's turn:
+ * the turn has an end of its own. */
 START_TEST(a_turn_of_a_group_has_an_end)
 {
     enum { BARRIERS = 300 };
@@ -88,7 +89,7 @@ START_TEST(a_turn_of_a_group_has_an_end)
 }
 END_TEST
 
-/* The same of sends, of which each has a window of its own. */
+/* A turn of sends has an end too, though each send has a window of its own. */
 START_TEST(a_turn_of_sends_has_an_end)
 {
     enum { SENDS = 200 };
@@ -120,7 +121,7 @@ START_TEST(a_turn_of_sends_has_an_end)
 }
 END_TEST
 
-/* So is the end of a job with much under way. */
+/* A job that ends with much under way is freed in turns, too. */
 START_TEST(a_job_that_ends_is_freed_in_turns)
 {
     enum { BARRIERS = 2000 };
@@ -142,7 +143,8 @@ START_TEST(a_job_that_ends_is_freed_in_turns)
 }
 END_TEST
 
-/* What requests take is counted for their user, and has a limit; it comes back with them. */
+/* The memory that requests take is counted for their user, and has a limit; it comes back with
+ * them. */
 START_TEST(what_requests_take_is_counted_and_limited)
 {
     struct fixture *fixture = two_users_with(1, 100000);

@@ -1,5 +1,5 @@
-/* What all ranks of a group hold: what nodes tell each other of it, and their ranks; and that a
- * send is done only when it has come. */
+/* Collectives that all ranks of a group hold: what nodes tell each other of them, and their ranks;
+ * and that a send is done only when it has come. */
 #include "tests/lib/server/exchange_fixture_blocks.h"
 #include "tests/lib/suite.h"
 

@@ -1,5 +1,5 @@
-/* What workers hand over: everything in an entry is checked, and an entry that makes no sense
- * changes nothing. */
+/* Entries that workers hand over: everything in an entry is checked, and an entry that makes no
+ * sense changes nothing. */
 #include "server/exchange/ground/submission.h"
 #include "tests/lib/server/exchange_fixture.h"
 #include "tests/lib/suite.h"
@@ -136,8 +136,8 @@ START_TEST(chunks_under_way_are_bounded)
 }
 END_TEST
 
-/* Nor objects: the same place of the arena handed over again and again, of one collective or of
- * several. */
+/* A rank cannot make the daemon keep objects without end either: it hands over a place of the arena
+ * again and again, for one collective or for several. */
 START_TEST(bytes_handed_over_are_bounded_by_the_arena)
 {
     struct fixture_options options = {

@@ -1,5 +1,5 @@
-/* What a trace records of the chunks' way: every stage, in its order, and what was open at its end;
- * and that it makes nothing of what a worker says but what is shown. */
+/* The records that a trace has of the chunks' way: every stage, in its order, and what was open at
+ * its end. A worker's words change nothing but what is shown. */
 #include <stdlib.h>
 
 #include "tests/lib/server/exchange_fixture.h"
@@ -411,8 +411,8 @@ START_TEST(copies_out_are_recorded)
 }
 END_TEST
 
-/* It is the worker's memory: times that cannot be are not shown, and nothing worse comes of them.
- */
+/* The times are the worker's memory: times that cannot be are not shown, and nothing worse comes of
+ * them. */
 START_TEST(times_that_cannot_be_are_refused)
 {
     struct fixture *fixture = one_node();

@@ -185,7 +185,7 @@ START_TEST(sends_of_a_rank_are_bounded)
 }
 END_TEST
 
-/* What a peer asks for is bounded by what it can honestly have under way. */
+/* The asks of a peer are bounded by what it can honestly have under way. */
 START_TEST(asks_of_a_peer_are_bounded)
 {
     struct fixture *fixture = transfer_fixture(0);
@@ -201,8 +201,8 @@ START_TEST(asks_of_a_peer_are_bounded)
 }
 END_TEST
 
-/* What that takes is the job's user's, and limited: then the job fails, and the connection, which
- * is others' too, stays. It comes back as the asks are answered. */
+/* The memory for asks is the job's user's, and limited: at the limit the job fails, and the
+ * connection, which is others' too, stays. The memory comes back as the asks are answered. */
 START_TEST(asks_of_a_peer_count_as_memory)
 {
     struct fixture_options options = {.nodes = 4,

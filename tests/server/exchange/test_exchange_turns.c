@@ -84,7 +84,7 @@ START_TEST(shards_go_side_by_side)
 }
 END_TEST
 
-/* What comes behind a shard that waits for another does not. */
+/* A collective behind a shard that waits for another shard does not wait. */
 START_TEST(others_pass_a_shard_that_waits)
 {
     enum { PIECES = 40, FAST = 1, SHARDS = 2 };

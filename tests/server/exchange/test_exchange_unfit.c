@@ -50,7 +50,7 @@ static void submit_wanted(struct fixture *fixture, uint32_t from, uint32_t to, u
     EXPECT_MSG(fixture_submit(fixture, to, &submission) == 0, "%s", fixture->error.text);
 }
 
-/* One that fits goes through afterwards, and nothing is left. */
+/* Check that a send that fits goes through afterwards, and that nothing is left. */
 static void expect_that_all_goes_on(struct fixture *fixture)
 {
     ck_assert_uint_eq(fixture->event_count, 0);

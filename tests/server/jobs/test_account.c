@@ -1,4 +1,4 @@
-/* What users may have, and what they have. */
+/* Limits of users, and what they have. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,7 +82,7 @@ START_TEST(test_kinds_do_not_share)
 }
 END_TEST
 
-/* What is there already counts, whatever the limit; more of it may not come. */
+/* An amount that is there already counts, whatever the limit; more of it may not come. */
 START_TEST(test_added)
 {
     ck_assert_int_eq(account_add(&book, ALICE, ACCOUNT_DESCRIPTORS, 253, &error), 0);
@@ -152,7 +152,7 @@ START_TEST(test_accounts_end)
 }
 END_TEST
 
-/* What is refused leaves nothing behind. */
+/* A charge that is refused leaves nothing behind. */
 START_TEST(test_refused)
 {
     ck_assert_int_eq(charge(ALICE, ACCOUNT_MEMORY, 101), ERR_MEMORY);

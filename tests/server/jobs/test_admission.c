@@ -47,7 +47,7 @@ static struct admission_source v6(uint8_t network, uint8_t host)
     return (struct admission_source){{0x20, 0x01, [7] = network, [15] = host}};
 }
 
-/* As the daemon does: whoever loses its place leaves. */
+/* Enter as the daemon does: whoever loses its place leaves. Return that place, or NULL. */
 static struct admission_place *enter(struct admission_place *place, struct admission_source source)
 {
     struct admission_place *gone = admission_enter(&admission, place, &source, random_next());
@@ -230,7 +230,7 @@ START_TEST(whose_descriptor_is_given_up)
 }
 END_TEST
 
-/* What was learned in between does not confuse the counts. */
+/* A source that is learned in between does not confuse the counts. */
 START_TEST(a_place_stays_what_it_was)
 {
     struct admission_source source = v4(0x0a000001);

@@ -110,7 +110,7 @@ START_TEST(test_refused_world_size)
 }
 END_TEST
 
-/* One whose run is not known fits with any. */
+/* A process whose run is not known fits with any. */
 START_TEST(test_refused_run)
 {
     start(4);

@@ -136,7 +136,7 @@ START_TEST(test_long_reasons_are_cut)
 }
 END_TEST
 
-/* What is said of a connection that is over, or of one before it, does not count. */
+/* Events of a connection that is over, or of one before it, do not count. */
 START_TEST(test_connections_are_told_apart)
 {
     ck_assert(!membership_has(&membership, 2, 0));
@@ -186,7 +186,7 @@ START_TEST(test_another_daemon_is_refused_while_the_older_lives)
     ck_assert_int_eq(membership_claim(&membership, 0, 8), MEMBERSHIP_WAIT);
     membership_heard(&membership, 0, 1501 * MS);
     ck_assert_int_eq(settle(1500), MEMBERSHIP_REFUSE);
-    /* Of a fabric that is up, too. */
+    /* The older daemon also counts as alive when its fabric is up. */
     membership_up(&membership, 0, 1000 * MS);
     ck_assert_int_eq(membership_claim(&membership, 0, 8), MEMBERSHIP_WAIT);
     ck_assert_int_eq(settle(1500), MEMBERSHIP_REFUSE);
@@ -227,7 +227,8 @@ START_TEST(test_away_for_so_long_only)
 }
 END_TEST
 
-/* Nor does one that stays without the fabric, beyond the time that an attempt has. */
+/* A connection that stays without the fabric gives no further time either, beyond the time that an
+ * attempt has. */
 START_TEST(test_away_without_the_fabric)
 {
     membership_connected(&membership, 2, 7, 1000 * MS);
@@ -266,7 +267,7 @@ START_TEST(test_knocks_while_away)
     expect(4000, MEMBERSHIP_GONE, 0);
     membership_forget(&membership, 0);
     expect_nothing(60000);
-    /* It has come back: the knock that is under way says nothing of it. */
+    /* The peer has come back: the knock that is under way says nothing of it. */
     membership_connected(&membership, 0, 7, 61000 * MS);
     membership_knocked(&membership, 0, 61000 * MS);
     ck_assert_uint_eq(membership.peers[0].connect_ns, UINT64_MAX);

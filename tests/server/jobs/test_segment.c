@@ -1,4 +1,4 @@
-/* Who has asked for a piece of shared memory, who has it, who is done with it. */
+/* Members that have asked for a piece of shared memory, that have it, and that are done with it. */
 #include "server/jobs/segment.h"
 
 #include <check.h>

@@ -1,4 +1,4 @@
-/* What is left of a job that has failed. Four ranks on nodes 0, 1 and 2; node 3 is a server. */
+/* The rest of a job that has failed. Four ranks on nodes 0, 1 and 2; node 3 is a server. */
 #include <stdlib.h>
 
 #include "server/jobs/succession.h"
@@ -268,7 +268,8 @@ START_TEST(test_away_and_back)
     ck_assert_int_eq(succession_return(succession, &back, 3, 0, &rank, &error), 0); /* again */
     succession_away_text(succession, 1, text);
     ck_assert_str_eq(text, "rank 2");
-    /* Of an older generation, in which it had another rank: by what its daemon called it. */
+    /* A process of an older generation, in which it had another rank, is known by what its daemon
+     * called it. */
     back = (struct gathering_member){.node = 1, .member = 71, .rank = 0};
     ck_assert_int_eq(succession_return(succession, &back, 2, 9, &rank, &error), ERR_STATE);
     ck_assert_int_eq(succession_return(succession, &back, 2, 22, &rank, &error), 0);
@@ -337,7 +338,7 @@ START_TEST(test_kind_unheard)
 }
 END_TEST
 
-/* What the next generation, with all ranks or some, has gone on from. */
+/* The kind says what the next generation, with all ranks or some, has gone on from. */
 START_TEST(test_kind)
 {
     uint32_t elders[] = {0, 1};

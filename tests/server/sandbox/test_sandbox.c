@@ -1,5 +1,5 @@
-/* What a process may still do when it is in the sandbox, and what not. Each case is a process of
- * its own, for there is no way out. */
+/* Calls that a process may still make when it is in the sandbox, and calls that it may not. Each
+ * case is a process of its own, for there is no way out. */
 #include "server/sandbox/sandbox.h"
 
 #include <check.h>
@@ -48,7 +48,7 @@ static int inside(int (*function)(void))
     return WEXITSTATUS(status);
 }
 
-/* As if the kernel did not have the call. */
+/* Return HELD if the call was refused as if the kernel did not have it. */
 static int refused(long result)
 {
     return result == -1 && errno == ENOSYS ? HELD : DID_NOT_HOLD;
@@ -271,7 +271,7 @@ START_TEST(test_other_tables_of_calls)
     if (child == 0)
         _exit(sandbox_enter(&error) == 0 ? functions[_i]() : HELD);
     ck_assert_int_eq(waitpid(child, &status, 0), child);
-    /* It is ended, if it gets no error. */
+    /* The process is ended, if it gets no error. */
     ck_assert(WIFSIGNALED(status) || WEXITSTATUS(status) == HELD);
 }
 END_TEST
@@ -287,7 +287,7 @@ static int newer_calls(void)
     return HELD;
 }
 
-/* As abort does. */
+/* Signal this process itself, as abort does. */
 static int signalling_itself(void)
 {
     struct rlimit limit;
@@ -299,7 +299,7 @@ static void *thread_main(void *argument)
     return argument;
 }
 
-/* What a daemon asks the system for when peers come and secrets are read anew. */
+/* Ask the system for what a daemon asks when peers come and secrets are read anew. */
 static int now_and_then(void)
 {
     static const int families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK};
@@ -328,7 +328,7 @@ static int now_and_then(void)
                : DID_NOT_HOLD;
 }
 
-/* What the daemon does all day. */
+/* Do what the daemon does all day. */
 static int daily_work(void)
 {
     pthread_t thread;

@@ -91,7 +91,7 @@ START_TEST(a_link_says_what_it_can_carry)
 }
 END_TEST
 
-/* In which column of its line a word begins. */
+/* Return in which column of its line a word begins. */
 static long column(const char *text, const char *word)
 {
     const char *found = strstr(text, word), *start = found;

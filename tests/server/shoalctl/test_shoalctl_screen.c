@@ -64,8 +64,8 @@ static char *draw(const struct screen *screen, unsigned columns, unsigned rows, 
     return text;
 }
 
-/* What a terminal shows: the sequences are those that are meant, and nothing is beyond its edges.
- * The caller frees the lines, with an end of line behind each. */
+/* Return what a terminal shows of the text: its sequences are those that are meant, and nothing is
+ * beyond its edges. The caller frees the lines, with an end of line behind each. */
 static char *look(const char *text, unsigned columns, unsigned rows, bool color)
 {
     char *shown = calloc(1, strlen(text) + 2);

@@ -94,7 +94,7 @@ START_TEST(test_nobody_has_no_figures)
 }
 END_TEST
 
-/* What a daemon does not know for sure is a bound. */
+/* A figure that a daemon does not know for sure is a bound. */
 START_TEST(test_what_is_not_sure)
 {
     json_t *why = document("link slow", NULL);

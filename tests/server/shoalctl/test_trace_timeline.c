@@ -136,8 +136,9 @@ START_TEST(flags_of_a_stage_are_the_chunks)
 }
 END_TEST
 
-/* What a worker says of a chunk is completed by what the daemon knows; of no chunk it is not shown,
- * not even when the collective is known, or another worker says the same. */
+/* A worker's word on a chunk is completed by what the daemon knows. A copy of a chunk that the
+ * daemon does not know is not shown, not even when the collective is known, or another worker says
+ * so too. */
 START_TEST(copies_of_unknown_chunks_are_not_shown)
 {
     struct trace_record records[] = {

@@ -474,7 +474,7 @@ START_TEST(test_rates)
 }
 END_TEST
 
-/* What the configuration says goes before what the interface does. */
+/* The configured rate goes before that of the interface. */
 START_TEST(test_link)
 {
     static const struct {
@@ -556,7 +556,7 @@ START_TEST(test_warnings)
 }
 END_TEST
 
-/* Of the job that runs; of others nothing is said. */
+/* The metrics have a verdict on the job that runs; they say nothing of others. */
 START_TEST(test_verdicts_in_metrics)
 {
     static const struct {

@@ -1,4 +1,5 @@
-/* What daemons tell each other of themselves: there and back, in words, and what makes no sense. */
+/* Figures that daemons tell each other of themselves: there and back, in words, and figures that
+ * make no sense. */
 #include "server/status/status_daemon.h"
 
 #include <jansson.h>
@@ -18,7 +19,7 @@ static struct config config = {.link_mbits = 400000};
 static const struct transport_info transport = {.link_mbits = 10000};
 static struct config_server servers[NODES_MAX];
 
-/* Of node 1. */
+/* Return the status of node 1. */
 static struct status_daemon taken(uint32_t nodes)
 {
     struct status_daemon daemon;

@@ -1,4 +1,4 @@
-/* What the status and the metrics say of jobs that lose ranks and go on. */
+/* The status and the metrics of jobs that lose ranks and go on. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -21,11 +21,11 @@ static const struct split {
     /* A rank of this node is late before this node's collectives begin. */
     {VERDICT_RANK_LATE, HERE, 20, 0.25, 20, 58},
     {VERDICT_NODE_LATE, HERE, 20, 0.25, 20, 58},
-    /* One of another node is late while they are under way. */
+    /* A rank of another node is late while they are under way. */
     {VERDICT_RANK_LATE, 1, 20, 0.25, 20, 38},
     {VERDICT_RANK_DRAINS, 1, 20, 0.25, 20, 38},
     {VERDICT_NODE_LATE, 1, 20, 0.25, 20, 38},
-    /* Those are the network's. */
+    /* The whole exposed part is the network's. */
     {VERDICT_LINK_SLOW, 1, 20, 0.25, 0, 58},
     {VERDICT_RECEIVER_SLOW, 1, 20, 0.25, 0, 58},
     {VERDICT_SERVER_SLOW, 1, 20, 0.25, 0, 58},

@@ -36,7 +36,7 @@ struct model {
     uint64_t now_ns, sequence;
     uint64_t begin_ns[NODES_MAX];           /* of each node's step */
     uint64_t free_ns[NODES_MAX][NODES_MAX]; /* when a link has carried what it was given */
-    /* What a node's account is told of a step, before it is put in order. */
+    /* Events of a step that a node's account is told, before they are put in order. */
     struct model_event {
         uint64_t ns;
         void (*tell)(struct waits *waits, uint32_t node, uint64_t sequence, uint64_t now_ns);
@@ -273,7 +273,7 @@ static void model_expect(const struct model *model, enum verdict_kind kind, uint
     ck_assert_uint_eq(verdict.rank, rank);
     double wanted_ms = model_step_ms(*model);
     bool low = verdict.without_ms<0.95 * wanted_ms, high = verdict.without_ms> 1.05 * wanted_ms;
-    /* Of a link between two nodes, results on the way back are not in it. */
+    /* The figure for a link between two nodes lacks the results on the way back: it is not sure. */
     ck_assert_int_eq(verdict.sure, kind != VERDICT_LINK_SLOW || model->nodes > 2);
     ck_assert_msg(!low && !(high && verdict.sure), "%.2f ms without it, %.2f ms in truth",
                   verdict.without_ms, wanted_ms);

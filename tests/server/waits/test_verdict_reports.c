@@ -58,7 +58,8 @@ START_TEST(a_node_that_takes_slowly_from_all_is_the_receiver)
 }
 END_TEST
 
-/* What a job of three nodes on two cores told, sound: one link was a little behind the others. */
+/* The reports are from a sound job of three nodes on two cores: one link was a little behind the
+ * others. */
 START_TEST(a_link_among_others_that_differ_is_nobodys)
 {
     struct waits_figures reports[3] = {report_of(0), report_of(1), report_of(2)};
@@ -68,7 +69,8 @@ START_TEST(a_link_among_others_that_differ_is_nobodys)
     report_wait(&reports[1], 2, 5000, 80000);
     verdict_find(&verdict, reports, 3);
     ck_assert_int_eq(verdict.kind, VERDICT_NOBODY);
-    /* The same among links that are alike, and between daemons that did not get to run. */
+    /* The link is nobody's either where the others are alike, and between daemons that did not get
+     * to run. */
     reports[1].node[0].flow_us = reports[2].node[0].flow_us = 0;
     reports[0].still_us = reports[1].still_us = reports[2].still_us = 100000;
     verdict_find(&verdict, reports, 3);
@@ -79,8 +81,8 @@ START_TEST(a_link_among_others_that_differ_is_nobodys)
     ck_assert_int_eq(verdict.kind, VERDICT_LINK_SLOW);
     ck_assert_uint_eq(verdict.node, 1);
     ck_assert(!verdict.sure);
-    /* Of a few collectives it is not said; nor is a figure of a way back that there is not unsure.
-     */
+    /* A few collectives are not enough to name the link. A node without ranks gets no results, so
+     * that its figure is sure. */
     for (uint32_t i = 0; i < 3; i++)
         reports[i].collectives = 7;
     verdict_find(&verdict, reports, 3);
@@ -93,8 +95,9 @@ START_TEST(a_link_among_others_that_differ_is_nobodys)
 }
 END_TEST
 
-/* It sees late what its ranks have begun, and all that the others send: as they come together, its
- * ranks are not what lacked. What it owes meanwhile the others wait for. */
+/* A daemon that stands still sees late what its ranks have begun, and all that the others send.
+ * Both come together, so that its ranks are not what lacked. The others wait for what it owes
+ * meanwhile. */
 START_TEST(a_daemon_that_stands_still_sees_its_ranks_late)
 {
     struct waits_figures reports[3] = {report_of(0), report_of(1), report_of(2)};
@@ -110,7 +113,7 @@ START_TEST(a_daemon_that_stands_still_sees_its_ranks_late)
     ck_assert_int_eq(verdict.kind, VERDICT_SERVER_SLOW);
     ck_assert_uint_eq(verdict.node, 2);
     ck_assert_double_eq_tol(verdict.lost_ms, 38.5, 1e-6);
-    /* They were what lacked. */
+    /* The daemon's ranks were what lacked. */
     reports[2].self_us = 350000;
     verdict_find(&verdict, reports, 3);
     ck_assert_int_eq(verdict.kind, VERDICT_RANK_LATE);
@@ -123,7 +126,7 @@ START_TEST(a_daemon_that_stands_still_sees_its_ranks_late)
 }
 END_TEST
 
-/* Four daemons of one host, of which one has a loop beside it: the others stand still, too. */
+/* Three daemons of one host, of which one has a loop beside it: the others stand still, too. */
 START_TEST(of_daemons_that_share_processors_the_stillest_is_slow)
 {
     struct waits_figures reports[3] = {report_of(0), report_of(1), report_of(2)};
@@ -136,7 +139,7 @@ START_TEST(of_daemons_that_share_processors_the_stillest_is_slow)
     verdict_find(&verdict, reports, 3);
     ck_assert_int_eq(verdict.kind, VERDICT_SERVER_SLOW);
     ck_assert_uint_eq(verdict.node, 2);
-    /* It does not explain what is waited for. */
+    /* The standstill does not explain the waits. */
     reports[2].still_us = 270000;
     verdict_find(&verdict, reports, 3);
     ck_assert_int_ne(verdict.kind, VERDICT_SERVER_SLOW);
@@ -213,7 +216,7 @@ START_TEST(a_late_node_without_a_part_is_known_by_the_others)
 }
 END_TEST
 
-/* Of small buffers each node owns one now and then, and sees the waits of these alone. */
+/* With small buffers each node owns one now and then, and sees the waits of these alone. */
 START_TEST(owners_of_a_few_count_for_all)
 {
     struct waits_figures reports[2] = {report_of(0), report_of(1)};
@@ -229,7 +232,7 @@ START_TEST(owners_of_a_few_count_for_all)
 }
 END_TEST
 
-/* What all have alike is nobody's: a network that is the limit. */
+/* Waits that all nodes have alike are nobody's: the network is the limit. */
 START_TEST(what_all_have_alike_is_nobodys)
 {
     struct waits_figures reports[3] = {report_of(0), report_of(1), report_of(2)};

@@ -288,7 +288,7 @@ START_TEST(a_node_that_alone_owes_results_is_waited_for)
 }
 END_TEST
 
-/* Of halves in which a collective was under way for 10 ms, and for 30 in bad times. */
+/* A collective is under way for 10 ms in good halves, and for 30 ms in bad ones. */
 START_TEST(good_times_are_remembered)
 {
     uint64_t now_ns = 100 * MS;

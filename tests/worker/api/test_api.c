@@ -403,7 +403,7 @@ START_TEST(test_open_under_a_launcher)
     ck_assert_int_eq(shoal_world_size(job), 1);
     ck_assert_int_eq(shoal_rank(job), 0);
     GOOD(shoal_close(job));
-    /* What is set for shoal goes first. */
+    /* Variables that are set for shoal go first. */
     setenv("WORLD_SIZE", "x", 1);
     BAD(shoal_open(NULL, &job), SHOAL_EINVALID, "WORLD_SIZE");
     fake_daemon_stop(daemon);

@@ -1,4 +1,4 @@
-/* What goes wrong, as a caller of the library sees it. */
+/* Failures, as a caller of the library sees them. */
 #include "worker/shoal.h"
 
 #include "common/base/clock.h"
@@ -465,7 +465,8 @@ START_TEST(test_close_ends_waits_and_calls_back)
 }
 END_TEST
 
-/* What a child would write would be in the arena, which is its parent's too. */
+/* Check that a forked child is refused: it would write into the arena, which is its parent's
+ * too. */
 static bool fusion_refused(shoal_fusion *fusion)
 {
     struct shoal_fusion_statistics statistics = {.struct_size = sizeof(statistics)};
@@ -583,7 +584,7 @@ START_TEST(test_null_handles)
     BAD(shoal_fusion_wait_stream(NULL, NULL, 0), INVALID, "fusion is NULL");
     ck_assert_uint_eq(shoal_fusion_bytes(NULL, 1), 0);
     ck_assert_uint_eq(shoal_fusion_bytes(NULL, 0), 0);
-    /* What no fusion can be made of has no size. */
+    /* Parameters of which no fusion can be made have no size. */
     const struct shoal_parameter much[] = {{NULL, (size_t)1 << 58, SHOAL_F64},
                                            {NULL, (size_t)1 << 58, SHOAL_F64},
                                            {NULL, (size_t)1 << 60, SHOAL_U8}};

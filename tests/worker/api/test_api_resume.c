@@ -78,7 +78,7 @@ END_TEST
 
 /* --- a rank that cannot go on */
 
-/* What the library could not do, the program can. */
+/* Check that the program can do what the library could not. */
 static void check_reconfigures(shoal_job *job, shoal_group *group)
 {
     GOOD(shoal_group_close(group));
@@ -168,8 +168,9 @@ START_TEST(test_the_next_daemon_says_nothing)
 }
 END_TEST
 
-/* One that ends before it is asked anything has told nobody how it calls this rank: those that
- * remember the job know it by what the daemon before called it. */
+/* Check by what daemons know this rank. A daemon that ends before it is asked anything has told
+ * nobody how it calls the rank: those that remember the job know it by what the daemon before
+ * called it. */
 static void check_former(struct member *member)
 {
     struct fake_daemon *daemon = member->world->daemon;
@@ -196,7 +197,8 @@ END_TEST
 
 /* --- shared memory */
 
-/* It comes in one with the news that the job has failed: what is used is the next generation's. */
+/* Check that the rank uses the memory of the next generation when shared memory comes together with
+ * the news that the job has failed. */
 static void check_shared_of_the_last(struct member *member)
 {
     shoal_group *world = shoal_world(member->job);
@@ -224,7 +226,8 @@ static void *free_shared(void *argument)
     return NULL;
 }
 
-/* What is said of this generation is said before the next one begins. */
+/* Check that the library says all that it has to say of this generation before the next one
+ * begins. */
 static void check_shared_is_given_back(struct member *member)
 {
     shoal_job *job = member->job;

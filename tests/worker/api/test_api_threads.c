@@ -222,8 +222,8 @@ static void *reduce_alone(void *group)
 
 static pthread_barrier_t both;
 
-/* What is submitted while the driver is about to sleep, and has let the lock go to ask the daemon
- * for a sign, wakes it: else it would sleep until the answer, which never comes. */
+/* Check that a request wakes the driver which is about to sleep, and has let the lock go to ask the
+ * daemon for a sign. Without that the driver would sleep until the answer, which never comes. */
 static void check_about_to_sleep(struct member *member)
 {
     shoal_job *job = member->job;
@@ -327,8 +327,8 @@ static void *close_job(void *job)
     return NULL;
 }
 
-/* It cannot end before the call is let go on, however long that is; a close that does not wait for
- * the call ends well within this time. */
+/* Check that the close waits: it cannot end before the call is let go on, however long that is. A
+ * close that does not wait for the call ends well within this time. */
 static void expect_waiting(pthread_t closes)
 {
     struct timespec until;

@@ -25,7 +25,8 @@ START_TEST(what_has_been_freed_is_left_alone)
 }
 END_TEST
 
-/* As a newcomer reckons, who sees the servers that are left; what the caller gave stays. */
+/* The threshold is what a newcomer works out, who sees the servers that are left; a threshold that
+ * the caller gave stays. */
 START_TEST(the_threshold_follows_the_servers)
 {
     struct shoal_group group = {.core.rule = {.servers = 8, .chunk_bytes = 4 * MIB}};

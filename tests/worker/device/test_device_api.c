@@ -38,7 +38,8 @@ static void fill(float *values, size_t count, int rank, int seed)
         values[i] = (float)(rank + 1) * 0.1f + (float)((i * 7 + (size_t)seed) % 1000) * 0.01f;
 }
 
-/* What the CPU path says of the same numbers must be what the device's says, bit for bit. */
+/* Check that the CPU path and the device's give the same results of the same numbers, to the
+ * bit. */
 static void check_same_as_host(struct member *member)
 {
     shoal_group *world = shoal_world(member->job);
@@ -120,8 +121,8 @@ static void expect_constant(struct member *member, const float *memory, float va
     free(got);
 }
 
-/* What is on the stream before the call is sent, however late; and the call does not wait for it.
- * What another stream does after its wait finds the result, with nobody waiting on the host. */
+/* Check that the call sends what the stream writes before it, however late, and does not wait.
+ * Another stream finds the result after its wait, with nobody waiting on the host. */
 static void check_late_stream(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();

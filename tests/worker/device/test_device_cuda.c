@@ -1,6 +1,5 @@
-/* What is on the streams of a device where they share its queues, as those of one priority do: what
- * waits on one stream holds up others; and on the default stream. On the stand-in for CUDA's
- * driver. */
+/* Streams of a device that share its queues, as streams of one priority do: operations that wait on
+ * one stream hold up others. Also the default stream. All run on the stand-in for CUDA's driver. */
 #include "worker/device/device.h"
 
 #include "tests/lib/cuda/cuda_stand_in.h"
@@ -127,8 +126,8 @@ START_TEST(test_bells_ring_behind_a_wait)
 }
 END_TEST
 
-/* One of the caller's streams waits for a word, and a request of its waits at a gate: of the others
- * only those of the same queue wait with it. */
+/* A stream of the caller's waits for a word, and a request of that stream waits at a gate: only
+ * streams of the same queue wait with it. */
 START_TEST(test_bells_hold_up_no_stream)
 {
     const struct stand_in *cuda = stand_in_open();

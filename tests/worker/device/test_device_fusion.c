@@ -190,8 +190,8 @@ static struct shoal_fusion_statistics statistics_of(const struct side *side)
     return statistics;
 }
 
-/* Of steps that end on a stream: none before their results are there, with the host steps ahead;
- * the stream's waiting is exposed, and only that. */
+/* Check the times of steps that end on a stream: a step has none before its results are there,
+ * while the host steps ahead; the stream's waiting is exposed, and only that. */
 static void check_times(struct member *member)
 {
     enum { AHEAD = 12, TRIES = 300 };
@@ -214,7 +214,7 @@ static void check_times(struct member *member)
     ck_assert(now.buffers == first.buffers && now.bytes == first.bytes);
     cuda->stream_let_go(stream);
     cuda->stream_finish(stream);
-    /* It waits for a while before. */
+    /* The stream waits for a while before its results are there. */
     for (int i = 1; i <= TRIES; i++) {
         first = now;
         fake_daemon_hold(member->world->daemon, true);
@@ -394,7 +394,7 @@ START_TEST(test_stream_goes_on_where_the_host_was)
 }
 END_TEST
 
-/* As long as it takes to do more than the test has put onto any stream. */
+/* Wait for longer than all the operations take that the test has put onto any stream. */
 static void pass_time(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
@@ -518,7 +518,8 @@ static void check_padding(struct member *member)
     stand_in_open()->stream_drop(stream);
 }
 
-/* Of gradients that the library placed, ready in another order than the first plan has. */
+/* Check that results are right when the library placed the gradients, they become ready in another
+ * order than the first plan has, and an allocation of the driver fails. */
 static void check_move_without_memory(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
@@ -607,8 +608,8 @@ START_TEST(test_freed_before_its_results)
 }
 END_TEST
 
-/* Steps until a call of the driver fails, which the failure names. Of the caller's gradients, of
- * the library's, and of those that a step lacks. */
+/* Step until a call of the driver fails, which the failure names. A step has gradients of the
+ * caller's and of the library's, and lacks some. */
 static int use_fusion(struct side *side, void *stream)
 {
     int result = shoal_fusion_set_stream(side->fusion, stream);

@@ -1,5 +1,6 @@
-/* What a device cannot be asked, memory that cannot be pinned, and every call of the driver failing
- * in turn: what the error says, and that nothing is left. On the stand-in for CUDA's driver. */
+/* Requests that a device must refuse, memory that cannot be pinned, and every call of the driver
+ * failing in turn: what the error says, and that nothing is left. All run on the stand-in for
+ * CUDA's driver. */
 #include "worker/shoal.h"
 
 #include "tests/lib/cuda/cuda_stand_in.h"
@@ -90,7 +91,8 @@ START_TEST(test_most)
 }
 END_TEST
 
-/* Of memory that cannot be pinned: how much was asked for, and what limited it. */
+/* Check that the error of memory that cannot be pinned says how much was asked for, and what
+ * limited it. */
 static void check_pinned(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();

@@ -203,7 +203,7 @@ static void fixture_open(struct fixture *fixture)
     GOOD(shoal_group_set_stream(shoal_world(fixture->job), SHOAL_MEMORY_DEVICE, NULL));
     fixture->memory = shoal_device_alloc(fixture->job, COUNT * sizeof(float));
     ck_assert_ptr_nonnull(fixture->memory);
-    /* One that does not end. */
+    /* The request does not end while the daemon is held. */
     fake_daemon_hold(fixture->daemon, true);
     GOOD(shoal_all_reduce(shoal_world(fixture->job), fixture->memory, fixture->memory, COUNT,
                           SHOAL_F32, SHOAL_SUM, &fixture->request));
@@ -450,7 +450,8 @@ START_TEST(test_close_waits_after_a_refusal)
 }
 END_TEST
 
-/* It refuses for good: the word stays, for the stream looks at it after closing. */
+/* The stream refuses for good: the word stays pinned, for the stream looks at it after the
+ * close. */
 START_TEST(test_close_leaves_a_wait_that_nothing_follows)
 {
     const struct stand_in *cuda = stand_in_open();
@@ -469,7 +470,7 @@ START_TEST(test_close_leaves_a_wait_that_nothing_follows)
 }
 END_TEST
 
-/* It cannot end before the call is let go on, however long that is. */
+/* Check that the close waits: it cannot end before the call is let go on, however long that is. */
 static void expect_waiting(pthread_t closes)
 {
     struct timespec until;

@@ -15,7 +15,7 @@
 
 enum { COUNT = 300007 }; /* more than a piece that is copied at once */
 
-/* Nor was memory freed too early. */
+/* Check that nothing is left, and that no memory was freed too early. */
 static void check_nothing_left(bool memory_too)
 {
     stand_in_check_nothing_left(memory_too);
@@ -120,8 +120,9 @@ START_TEST(test_data)
 }
 END_TEST
 
-/* What is on the stream before the call is sent, however late, and the call does not wait for it;
- * what comes behind the wait for it is not. */
+/* Check that the call sends what operations on the stream before it have written, however late they
+ * are, and does not wait for them; it does not send what comes on the stream behind the wait for
+ * the request. */
 static void check_late_sender(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
@@ -164,8 +165,9 @@ START_TEST(test_late_sender)
 }
 END_TEST
 
-/* Memory that is received into is its stream's until that has come to the call: the data waits in
- * the arena, and the sender does not. What another stream does behind its wait finds it. */
+/* Check that memory which is received into belongs to its stream until the stream has come to the
+ * call: the data waits in the arena, and the sender does not wait. Another stream's operations
+ * behind its wait find the data. */
 static void check_late_receiver(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
@@ -339,7 +341,7 @@ static uint64_t offset_in_arena(const shoal_job *job, const void *memory)
     return (uint64_t)((const uint8_t *)memory - job->arena.base);
 }
 
-/* What is allocated next, if it is large, begins on a page. */
+/* Fill a page, so that memory that is allocated next, if it is large, begins on a page. */
 static void fill_page(shoal_job *job)
 {
     void *probe = shoal_alloc(job, COUNT * sizeof(int32_t));

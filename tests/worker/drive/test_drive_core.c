@@ -1,4 +1,4 @@
-/* Where a rank runs, and when it goes elsewhere. Of the cores only what ranks have said counts. */
+/* Where a rank runs, and when it goes elsewhere. Only the cores count that ranks have said. */
 #include "worker/drive/drive_core.h"
 
 #include <stdlib.h>
@@ -75,7 +75,7 @@ START_TEST(test_how_often)
 }
 END_TEST
 
-/* What rank 2 finds better than core 0, when it may run on `may`. */
+/* Check which cores rank 2 finds better than core 0, when it may run on `may`. */
 static void check_better(const struct table *table, const int *may, size_t count, const int *wanted,
                          size_t wanted_count)
 {
@@ -103,7 +103,7 @@ START_TEST(test_better_core)
 }
 END_TEST
 
-/* It runs elsewhere then, and may run wherever it might. */
+/* A rank that leaves a core runs elsewhere then, and may run wherever it might before. */
 START_TEST(test_leaves)
 {
     struct table table;

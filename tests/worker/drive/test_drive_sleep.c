@@ -72,7 +72,7 @@ START_TEST(test_daemon_closes_its_end)
     sleep_for_ever(); /* the ring */
     sleep_for_ever(); /* the end */
     ck_assert_int_eq(job->completion_doorbell, -1);
-    /* It is no event any more: the next sleep ends by what else there is. */
+    /* The doorbell is no event any more: another event ends the next sleep. */
     ck_assert_int_eq(eventfd_write(job->wake_fd, 1), 0);
     sleep_for_ever();
     uint64_t value;

@@ -1,4 +1,5 @@
-/* What the digits example is given: its data, its command line; and how the program ends. */
+/* The input of the digits example, which is its data and its command line; and how the program
+ * ends. */
 #include "tests/lib/suite.h"
 
 #include <limits.h>

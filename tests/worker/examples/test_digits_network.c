@@ -216,7 +216,7 @@ START_TEST(initialize_depends_on_the_seed_alone)
 }
 END_TEST
 
-/* Of a network so small that every number can be worked out: 1-1-2 wide, one row. */
+/* The network is so small that every number can be worked out: 1-1-2 wide, one row. */
 START_TEST(forward_and_backward_of_one_row)
 {
     static const struct network network = {2, {1, 1, 2}};

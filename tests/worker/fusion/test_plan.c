@@ -118,7 +118,7 @@ START_TEST(test_random_plans)
         struct plan plan, other;
         ck_assert_int_eq(plan_make(&plan, parameters, count, order, threshold, first), 0);
         check_plan(&plan, parameters, order, threshold, first);
-        /* The same everywhere; and of the same size in any order. */
+        /* The plan is the same everywhere, and has the same size in any order. */
         ck_assert_int_eq(plan_make(&other, parameters, count, order, threshold, first), 0);
         ck_assert_int_eq(memcmp(plan.offset_of, other.offset_of, count * sizeof(uint64_t)), 0);
         plan_clear(&other);

@@ -37,8 +37,9 @@ struct script {
     bool without;     /* `joined` comes without its doorbell */
 };
 
-/* Of the test that sets it no number is the client's any more when it is closed: another thread may
- * have it then, and a fork closes in the child what is the client's. */
+/* The client that a test closes, or NULL. While it closes, no number that is closed may still be
+ * the client's: another thread may have that number by then, and a fork closes in the child what is
+ * the client's. */
 static const struct client *closing;
 static int closed;
 
@@ -320,7 +321,7 @@ START_TEST(test_lines_in_any_pieces)
         }
         ck_assert_int_eq(seen, 3);
     }
-    /* What was sent before the end is still heard. */
+    /* The client still hears what was sent before the end. */
     ck_assert_int_eq(write(ends[1], "{\"type\":\"left\"}\n{\"ty", 20), 20);
     close(ends[1]);
     ck_assert_int_eq(client_receive(&client, &message, &error), 1);
@@ -379,7 +380,7 @@ START_TEST(test_full_socket)
 }
 END_TEST
 
-/* What comes after half a line would be nonsense to the daemon. */
+/* The client sends nothing after half a line, for it would be nonsense to the daemon. */
 START_TEST(test_half_a_line)
 {
     int ends[2];

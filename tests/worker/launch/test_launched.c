@@ -1,4 +1,4 @@
-/* What launchers say of a process, by the variables that they set. */
+/* Facts that launchers tell a process by the variables that they set. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,14 +69,14 @@ START_TEST(test_srun)
 {
     slurm_set();
     expect("SLURM_NTASKS", "SLURM_PROCID", NULL, "slurm-4711-0");
-    /* Of the step, which may have fewer tasks than the job. */
+    /* The number of the step's tasks counts, for the step may have fewer than the job. */
     setenv("SLURM_STEP_NUM_TASKS", "4", 1);
     setenv("SLURM_LOCALID", "1", 1);
     expect("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "slurm-4711-0");
 }
 END_TEST
 
-/* It has a task number too, and the steps in it inherit what it has. */
+/* The script of sbatch has a task number too, and the steps in it inherit its variables. */
 START_TEST(test_the_script_of_sbatch)
 {
     slurm_set();

@@ -1,6 +1,6 @@
-/* The meeting place: threads are ranks. What each round ends with is the same for all of them, its
- * result is the one that the order of the ranks gives, and rounds that are given up, by whom and
- * when a seed decides, leave nothing behind. */
+/* The meeting place: threads are ranks. Each round ends alike for all of them, and its result is
+ * the one that the order of the ranks gives. Rounds that are given up leave nothing behind; a seed
+ * decides by whom and when. */
 #include <fenv.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -80,7 +80,7 @@ static bool receives(const struct meeting_ask *ask, uint32_t rank)
     return ask->kind != COLLECTIVE_BARRIER && (!one || ask->root == rank);
 }
 
-/* Element `index` of part `from` of what a rank receives. What rank r sends as part p begins with
+/* Return element `index` of part `from` of what a rank receives. A rank's part p begins with
  * element p * count of its values. */
 static float wanted_of(const struct world *world, uint64_t round, const struct meeting_ask *ask,
                        uint32_t rank, uint32_t from, uint32_t index)
@@ -115,7 +115,7 @@ static void check_result(const struct rank *rank, uint64_t round, const struct m
     }
 }
 
-/* What this rank sends to the round, in `data`. */
+/* Make in `data` what this rank sends to the round. */
 static void set_sends(const struct rank *rank, uint64_t round, const struct meeting_ask *ask,
                       float *data, const void *send[RANKS_MOST])
 {
@@ -200,7 +200,8 @@ static enum meeting_verdict attend(struct rank *rank, struct meeting *meeting, u
     return verdict;
 }
 
-/* As attend: the rounds first to next - 1 have ended so, which others may not know yet. */
+/* Tell, as attend does, that the rounds first to next - 1 are void, which others may not know
+ * yet. */
 static void all_void(struct world *world, struct meeting *meeting, uint64_t first, uint64_t next)
 {
     meeting_leave(meeting, next - 1);
@@ -223,7 +224,8 @@ static enum meeting_verdict join(struct rank *rank, struct meeting *meeting, uin
     return verdict;
 }
 
-/* What has become of the first in the line; taken, and checked, if it has met. */
+/* Return what has become of the first round in the line; take its result and check it if it has
+ * met. */
 static enum meeting_verdict leave(struct rank *rank, struct meeting *meeting, uint64_t round,
                                   uint8_t *to)
 {
@@ -333,7 +335,7 @@ START_TEST(test_some_differ)
     world.size = 2 + (uint32_t)_i / 2 % 2;
     uint32_t met = run_ranks(&world, (uint64_t)_i);
     ck_assert_uint_lt(met, ROUNDS);
-    /* One of two may be through with all while the other still compares. */
+    /* With two ranks, one may be through with all rounds while the other still compares. */
     if (!world.decline)
         ck_assert_uint_gt(met, 0);
     world.count = COUNT_PIECES;
@@ -356,7 +358,7 @@ static void run_world(uint32_t size, uint32_t count, unsigned voids, bool declin
         ck_assert_uint_eq(met, world.rounds);
     else if (decline)
         ck_assert_uint_lt(met, world.rounds);
-    /* Else all of them may come before anybody has given up. */
+    /* If nobody declines, all of them may come before anybody has given up. */
 }
 
 START_TEST(test_all_meet)
@@ -448,7 +450,8 @@ START_TEST(test_later_round)
 }
 END_TEST
 
-/* Of a large sum each rank that comes by takes a slice; a rank that does not is not needed. */
+/* A large sum is cut into slices, and each rank that comes by takes one; a rank that does not come
+ * is not needed. */
 START_TEST(test_slices)
 {
     struct table table;
@@ -507,7 +510,7 @@ START_TEST(test_cores)
 }
 END_TEST
 
-/* So does a rank whose turn another one waits for. */
+/* A rank needs its core, too, when another one waits for its turn. */
 START_TEST(test_cores_in_turns)
 {
     struct table table;
@@ -558,7 +561,7 @@ START_TEST(test_rounding)
 }
 END_TEST
 
-/* So large a result is stored past the cache. */
+/* A result as large as this is stored past the cache. */
 START_TEST(test_large_gather)
 {
     enum { SIZE = 8 };

@@ -46,7 +46,7 @@ START_TEST(test_both_come)
 }
 END_TEST
 
-/* One has come, and waits no longer: the other, which comes later, finds it void. */
+/* One rank has come, and waits no longer: the other, which comes later, finds the round void. */
 START_TEST(test_gives_up)
 {
     struct table table;
@@ -68,7 +68,7 @@ START_TEST(test_gives_up)
 }
 END_TEST
 
-/* One has it elsewhere: the other may have come, or comes then. */
+/* One rank has the collective elsewhere: the other may have come, or comes then. */
 START_TEST(test_declines)
 {
     struct table table;
@@ -88,8 +88,8 @@ START_TEST(test_declines)
 }
 END_TEST
 
-/* One has left with all of its line, or has gone on: the other meets nobody at what lies between.
- */
+/* One rank has left with all of its line, or has gone on: the other meets nobody in the rounds
+ * between. */
 START_TEST(test_line_is_left)
 {
     struct table table;
@@ -138,7 +138,7 @@ START_TEST(test_asks_differ)
 }
 END_TEST
 
-/* What passes in pieces is begun once, whoever finds first that both have come. */
+/* A collective that passes in pieces is begun once, whoever finds first that both have come. */
 START_TEST(test_in_pieces)
 {
     struct table table;

@@ -30,7 +30,7 @@ static uint32_t draw(struct play *play, uint32_t below)
     return (uint32_t)(play->seed >> 33) % below;
 }
 
-/* What a rank sends to another, or to all. */
+/* Return an element of what a rank sends to another, or to all. */
 static int32_t value_of(uint32_t from, uint32_t part, uint32_t index)
 {
     return (int32_t)(from * 100003 + part * 1009 + index);
@@ -187,8 +187,7 @@ static void go_to_the_end(struct play *play)
     end(play);
 }
 
-/* One that is slow stops the root when its ring is full, and nobody else before. A piece is of 64
- * KiB. */
+/* A slow rank stops the root when its ring is full, and nobody else before. A piece has 64 KiB. */
 START_TEST(test_slow_rank)
 {
     enum { RING = 8 * 65536 / sizeof(int32_t) };
@@ -223,7 +222,7 @@ START_TEST(test_one_that_stopped)
 }
 END_TEST
 
-/* What a rank sends as a part to, or to all. */
+/* Fill what a rank sends as a part to rank `to`, or to all. */
 static void fill_part(uint8_t *part, uint32_t from, uint32_t to, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)

@@ -1,5 +1,6 @@
-/* What another rank writes into the place never crashes this one: neither into what it asks for,
- * nor into what has become of the round. Each case is a process of its own, which a signal ends. */
+/* Another rank's writes into the place never crash this one: neither into what it asks for, nor
+ * into what has become of the round. Each case is a process of its own, which a signal would
+ * end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +20,7 @@ static void say(struct victim *victim, uint64_t state)
     atomic_store(meeting_word_of(&victim->at, victim->at.met), meeting_word(victim->round, state));
 }
 
-/* Of two ranks each says for itself. */
+/* Let the other rank come. Each of two ranks says for itself that it has. */
 static void other_comes(struct victim *victim)
 {
     slot_of(victim, 1)->ask = slot_of(victim, 0)->ask;

@@ -326,8 +326,9 @@ static uint32_t slots_of(const struct progress_fixture *fixture, const struct re
     return count;
 }
 
-/* The daemon has nothing back: another rank has not begun the one that goes first. Those before it
- * keep half of the slots, the oldest that has chunks left all of that. */
+/* The daemon gives nothing back: another rank has not begun the request that goes first. Requests
+ * before it keep half of the slots; the oldest of them that has chunks left keeps all of that
+ * half. */
 START_TEST(test_older_ones_keep_slots)
 {
     enum { SLOTS = 8, LARGE = 1 << 14, SHORT = 2 * CHUNK_BYTES / 8 };

@@ -295,7 +295,8 @@ START_TEST(test_slots_and_credits_come_back)
 }
 END_TEST
 
-/* What has a result, what waits for one, and what was asked for while the job did not go on. */
+/* The job cannot go on: requests fail that have a result, that wait for one, or that were asked for
+ * while the job did not go on. */
 START_TEST(test_cannot_go_on)
 {
     struct rank_request *made[3] = {start(0, 0, true), NULL, NULL}, *other = start(1, 0, true);

@@ -35,7 +35,7 @@ static struct rank_request *start(uint32_t tag)
     return made;
 }
 
-/* What the daemon reads next; its type is 0 when there is nothing. */
+/* Return what the daemon reads next; its type is 0 when there is nothing. */
 static struct arena_submission taken(void)
 {
     struct arena_submission submission = {0};

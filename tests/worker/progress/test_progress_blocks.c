@@ -54,7 +54,7 @@ static struct parts_ask ask_of(const struct progress_fixture *fixture, enum coll
                               .recv = {.base = recv, .count = count}};
 }
 
-/* As shoal_parts.c does. */
+/* Start the blocks as shoal_parts.c does. */
 static struct rank_request *start(struct progress_fixture *fixture, uint32_t group,
                                   const struct parts_ask *ask)
 {
@@ -367,7 +367,7 @@ START_TEST(test_failure_in_the_middle)
             free(made[rank][n]);
         }
     }
-    /* What the daemons still report finds nobody; what they keep belongs to nobody. */
+    /* Reports that the daemons still make find nobody; slots that they keep belong to nobody. */
     ranks_run(&fixture);
     for (uint32_t rank = 0; rank < 3; rank++) {
         const struct staging *staging = &fixture.workers[rank].progress.staging;

@@ -1,4 +1,4 @@
-/* What the daemon allows to be under way, and the library keeps to. */
+/* How much the daemon allows to be under way, and that the library keeps to it. */
 #include "worker/progress/progress.h"
 
 #include "common/memory/copy.h"
@@ -9,7 +9,8 @@
 #include <string.h>
 #include <utlist.h>
 
-/* Of the group on this rank: no more than the share is submitted, or one request alone. */
+/* Check the group on this rank: no more chunks than its share are submitted, or one request
+ * alone. */
 static void check_chunk_credit(const struct rank_worker *worker, const struct progress_group *group)
 {
     const struct request *request;
@@ -73,7 +74,7 @@ START_TEST(test_more_chunks_than_credits)
 }
 END_TEST
 
-/* What the daemon allows a group, in asks that are allowed each: the second waits. */
+/* Each ask alone is within what the daemon allows a group, both are not: the second waits. */
 START_TEST(test_daemons_limit_on_chunks_is_kept)
 {
     struct progress_fixture fixture;

@@ -1,5 +1,5 @@
-/* What a worker tells a trace of its copies, and that its submission ring keeps room for all else.
- */
+/* Copies that a worker tells a trace of, and room in its submission ring that it keeps for all
+ * else. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -175,7 +175,7 @@ START_TEST(nobody_is_told_when_nobody_asks)
         finish(&pair, entry.request);
         ck_assert_int_eq(arena_pop_submission(&pair.daemon, &entry), 0);
     }
-    /* Nor where there is no clock. */
+    /* Without a clock it tells no times either. */
     pair.progress.clock_ns = NULL;
     arena_set_tracing(&pair.daemon, true);
     submit(&pair, 1);

@@ -55,7 +55,8 @@ static int64_t *memory_at(struct rank_worker *worker, uint64_t offset)
     return (int64_t *)(void *)(worker->arena.base + offset);
 }
 
-/* What a rank received lies in the arena, or goes from there in pieces to where it is wanted. */
+/* Data that a rank received lies in the arena, or goes from there in pieces to where it is
+ * wanted. */
 START_TEST(data_is_copied_out_in_pieces)
 {
     enum { COUNT = 2 * PROGRESS_COPY_BYTES / 8 + 3 };
@@ -415,7 +416,7 @@ START_TEST(too_large_is_refused)
 }
 END_TEST
 
-/* What a waiter is told when its time is over. */
+/* Words that a waiter is told when its time is over. */
 START_TEST(transfers_are_described)
 {
     struct progress_fixture fixture;

@@ -1,4 +1,4 @@
-/* What a request sends is kept where its results overwrite it, and put back. */
+/* Data that a request sends is kept where its results overwrite it, and put back. */
 #include <stdlib.h>
 #include <string.h>
 

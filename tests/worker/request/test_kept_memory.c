@@ -58,7 +58,7 @@ START_TEST(test_the_smallest_that_is_large_enough)
 }
 END_TEST
 
-/* Of sizes that never come again nothing piles up. */
+/* Blocks of sizes that never come again do not pile up. */
 START_TEST(test_bounded)
 {
     for (uint64_t i = 1; i <= 200; i++) {
@@ -73,7 +73,7 @@ START_TEST(test_bounded)
 }
 END_TEST
 
-/* Of what is larger than what was asked for all counts. */
+/* A block that is larger than what was asked for counts with all its bytes. */
 START_TEST(test_larger_blocks)
 {
     void *large = take(10 * MIB);

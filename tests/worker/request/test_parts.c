@@ -53,7 +53,8 @@ static size_t part_count(const struct setting *setting, uint32_t from, uint32_t 
     return (sends_one(setting->kind) ? from : to) * 2;
 }
 
-/* Of a reduction, every rank gives this; else only `from` does. */
+/* Return an element that rank `from` sends to rank `to`. In a reduction every rank sends one; else
+ * only `from` does. */
 static int32_t value(uint32_t from, uint32_t to, size_t element)
 {
     return (int32_t)(1000 * (from + 1) + 100 * to + element);
@@ -151,7 +152,7 @@ static const struct request_ask *find_block(const struct member *member, uint32_
     return NULL;
 }
 
-/* What the daemons do: every block from who sends it to who wants it. */
+/* Do what the daemons do: move every block from the rank that sends it to each that wants it. */
 static void run_block(struct setting *setting, const struct request_ask *ask)
 {
     int32_t data[PART_MAX] = {0};
@@ -266,7 +267,7 @@ START_TEST(test_the_whole)
         prepare(&setting);
         for (uint32_t rank = 0; rank < 4; rank++) {
             struct request_ask whole = parts_whole(&setting.members[rank].ask);
-            /* What all ranks know: they must all say the same. */
+            /* All ranks must say the same of what all of them know. */
             bool known =
                 kinds[_i] == COLLECTIVE_ALL_GATHER || kinds[_i] == COLLECTIVE_REDUCE_SCATTER;
             ck_assert_uint_eq(whole.count, known ? 12 : 0); /* 0 + 2 + 4 + 6, or 4 * 3 */

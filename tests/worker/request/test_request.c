@@ -116,7 +116,7 @@ START_TEST(test_what_lies_in_the_arena_is_not_staged)
     ask.send = ask.recv = arena; /* not data */
     ck_assert(init(&ask, 0).staged);
 
-    /* Who does not receive names its own other buffer. */
+    /* A rank that does not receive names its own other buffer. */
     ask = ask_of(COLLECTIVE_REDUCE, inside, NULL);
     request = init(&ask, 0);
     ck_assert(!request.staged);
@@ -144,7 +144,7 @@ START_TEST(test_nothing_to_move)
 }
 END_TEST
 
-/* Of a request on a device nothing is handed over before its stream has come to it. */
+/* A request on a device hands nothing over before its stream has come to it. */
 START_TEST(test_waiting_for_a_stream)
 {
     struct request_ask ask = ask_of(COLLECTIVE_ALL_REDUCE, outside, outside);
@@ -223,7 +223,7 @@ START_TEST(test_too_many_chunks)
     struct request_ask ask = ask_of(COLLECTIVE_ALL_REDUCE, outside, outside);
     ask.count = 1ull << 59;
     ck_assert_int_eq(request_init(&request, &ask, 0, &rule, 0, &memory), ERR_INVALID);
-    /* What the daemon would refuse is refused here. */
+    /* The library refuses here what the daemon would refuse. */
     ask.count = LAYOUT_MAX_CHUNKS * 1024ull / 4 + 1;
     ck_assert_int_eq(request_init(&request, &ask, 0, &rule, 0, &memory), ERR_INVALID);
     ck_assert_uint_eq(request.chunks_given, 99);

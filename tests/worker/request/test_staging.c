@@ -33,7 +33,7 @@ START_TEST(test_shared_slots_first_then_own)
 }
 END_TEST
 
-/* What makes the library free of deadlock: nobody else's use keeps a group's oldest from a slot. */
+/* Nobody else's use keeps a group's oldest from a slot: this makes the library free of deadlock. */
 START_TEST(test_every_group_keeps_its_own)
 {
     struct staging staging;
@@ -95,7 +95,7 @@ START_TEST(test_no_more_held_than_allowed)
     struct staging_slot *fourth = staging_take(&staging, &own, BYTES, ALL, false);
     ck_assert_ptr_nonnull(fourth);
     ck_assert_uint_eq(staging.held_bytes, BYTES + BYTES / 2); /* who has no limit takes nobody's */
-    /* What comes back counts no more. */
+    /* Slots that come back do not count any more. */
     staging_give_back(&staging, fourth);
     staging_give_back(&staging, first);
     staging_give_back(&staging, &own);
@@ -116,7 +116,8 @@ START_TEST(test_half_for_those_that_go_ahead)
         for (; (next = staging_take(&staging, &own, BYTES, ALL, STAGING_AHEAD)); ahead++)
             taken = next;
         ck_assert_uint_eq(ahead, (slots + 1) / 2);
-        /* One that comes back is theirs again, as long as others have no more. */
+        /* A slot that comes back is free again for those that go ahead, as long as others have no
+         * more. */
         staging_give_back(&staging, taken);
         ck_assert_ptr_nonnull(staging_take(&staging, &own, BYTES, ALL, STAGING_AHEAD));
         for (; staging_take(&staging, &own, BYTES, ALL, STAGING_IN_TURN); others++)
@@ -124,7 +125,7 @@ START_TEST(test_half_for_those_that_go_ahead)
         ck_assert_uint_eq(ahead + others, slots);
         staging_restart(&staging);
         ck_assert_uint_eq(staging.ahead_count, 0);
-        /* What others have does not count. */
+        /* Slots that others have do not count. */
         for (others = 0; others < slots / 2; others++)
             ck_assert_ptr_nonnull(staging_take(&staging, &own, BYTES, ALL, STAGING_IN_TURN));
         for (ahead = 0; staging_take(&staging, &own, BYTES, ALL, STAGING_AHEAD); ahead++)
@@ -279,8 +280,8 @@ START_TEST(test_whole_end)
 }
 END_TEST
 
-/* A slot of the pool holds several chunks. Each chunk is back once, and the slot is free when it
- * is given back. What goes ahead has half of the pool, and all chunks together are no more than
+/* A slot of the pool holds several chunks. Each chunk is back once, and the slot is free when it is
+ * given back. Chunks that go ahead have half of the pool, and all chunks together are no more than
  * the ring has room for. */
 START_TEST(test_pool)
 {

@@ -71,7 +71,7 @@ static void world_close(struct world *world)
     }
 }
 
-/* What rank `from` sends to rank `to`, and where that goes. */
+/* Move what rank `from` sends to rank `to` to where that goes. */
 static void move_part(struct world *world, uint32_t from, uint32_t to)
 {
     const struct perf_side *send = &world->parts[from].send, *recv = &world->parts[to].recv;
@@ -279,7 +279,7 @@ START_TEST(test_rounds_and_receivers_differ)
 }
 END_TEST
 
-/* Who receives nothing, and what lies in place. */
+/* A side tells which rank receives nothing, and which data lies in place. */
 START_TEST(test_sides)
 {
     struct perf_parts_case is = case_of(COLLECTIVE_GATHER, 3, 10);

@@ -102,7 +102,7 @@ START_TEST(test_points)
     rows_fill(rows);
     char *text = draw(rows, ROWS);
     check_well_formed(text);
-    /* Of each row the figures that --json has, in each of three curves. */
+    /* Each row has the figures that --json has, in each of three curves. */
     for (int i = 0; i < ROWS; i++) {
         char title[200];
         snprintf(title, sizeof(title),

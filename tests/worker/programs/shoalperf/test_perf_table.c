@@ -126,7 +126,7 @@ START_TEST(test_counts)
     check_counts(WORDS("all_reduce", "-b", "1M"), DTYPE_I8, (uint64_t[]){1u << 20}, 1);
     check_counts(WORDS("reduce", "--count", "1,3,1000003"), DTYPE_I64, (uint64_t[]){1, 3, 1000003},
                  3);
-    /* Of 4 ranks, each with a part: a size is that of all, a count that of one. */
+    /* With 4 ranks that have a part each, a size is that of all parts, a count that of one. */
     check_counts(WORDS("all_gather", "-b", "4", "-e", "1K", "-f", "4"), DTYPE_F32,
                  (uint64_t[]){1, 4, 16, 64}, 4);
     check_counts(WORDS("scatter", "--count", "1,3"), DTYPE_F32, (uint64_t[]){1, 3}, 2);
