@@ -39,9 +39,10 @@ void transport_prepare_environment(void)
          * all-reduce of 1 MiB over two nodes took 2.4 times as long). A pair whose two sides differ
          * here cannot connect. */
         {"FI_OFI_RXM_EAGER_LIMIT", "17825792"},
-        /* libfabric 2 has no such limit, and would send 16 to 128 KiB in segments. Who has a part
-         * of such a message when its peer ends dies of a wrong pointer (rxm_close_conn of 2.1).
-         * Below the least that goes at once: none is sent so. */
+        /* libfabric 2 has no such limit, and would send 16 to 128 KiB in segments. A process that
+         * has a part of such a message when its peer ends dies of a wrong pointer (rxm_close_conn
+         * of 2.1). This limit is below the least that goes at once, so that no message is sent in
+         * segments. */
         {"FI_OFI_RXM_SAR_LIMIT", "1"},
     };
     for (size_t i = 0; i < sizeof(defaults) / sizeof(defaults[0]); i++)

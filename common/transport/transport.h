@@ -47,10 +47,11 @@ struct transport_event {
 
 #define TRANSPORT_NO_PEER UINT32_MAX
 
-/* What to open. provider is one of the allow-list: connected "tcp", "verbs"; datagram "efa",
- * "tcp;ofi_rxm", "verbs;ofi_rxm", "shm" (one machine), "tcp:rdm" (libfabric's tcp provider with
- * FI_EP_RDM, from 1.18 on); or "auto" for the first of efa, verbs, tcp that is there. One that is
- * asked for and not there is ERR_UNSUPPORTED with the list of what is. */
+/* Options of transport_open. provider is one of the allow-list: connected "tcp", "verbs"; datagram
+ * "efa", "tcp;ofi_rxm", "verbs;ofi_rxm", "shm" (one machine), "tcp:rdm" (libfabric's tcp provider
+ * with FI_EP_RDM, from 1.18 on); or "auto" for the first of efa, verbs, tcp that is there. A
+ * provider that is asked for and is not there is ERR_UNSUPPORTED, with the list of those that
+ * are. */
 struct transport_options {
     const char *provider;
     const char *interface_address; /* numeric address to bind, e.g. "127.0.0.1"; NULL: the one
@@ -63,7 +64,7 @@ struct transport_options {
     struct log *log; /* outlives the transport */
 };
 
-/* What was opened; shown in the log and the status. */
+/* Facts about an open transport; the log and the status show them. */
 struct transport_info {
     char provider[TRANSPORT_NAME_BYTES]; /* "tcp", "tcp;ofi_rxm", "memory" */
     char endpoint[16];                   /* "connected", "datagram", "memory" */

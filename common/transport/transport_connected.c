@@ -227,7 +227,8 @@ static void endpoint_close(struct connected *c, struct peer *peer)
     if (code)
         log_warning(c->fabric.log, "fabric: closing an endpoint: %s", fi_strerror(-code));
     peer->endpoint = NULL;
-    /* What libfabric flushed on closing; after this it knows none of the peer's operations. */
+    /* Take the completions that libfabric flushed on closing; after this it knows none of the
+     * peer's operations. */
     while (fabric_progress(&c->fabric) > 0)
         continue;
 }
@@ -425,9 +426,10 @@ static void request_answer(struct connected *c, const struct request *request)
     }
 }
 
-/* What came in a poll is answered in the next one. Whoever connects has been told the token by this
- * daemon's control thread, which has asked for the peer to be expected before; but that is another
- * thread, and the caller may not have looked between its asking and this poll. */
+/* Answer the requests that came in the poll before this one. Whoever connects has been told the
+ * token by this daemon's control thread, which has asked before that for the peer to be expected;
+ * but the control thread is another thread, and the caller may not have looked between its asking
+ * and the poll that found the request. */
 static void requests_answer(struct connected *c)
 {
     for (uint32_t i = 0; i < c->requests.count; i++)

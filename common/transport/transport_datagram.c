@@ -1,8 +1,9 @@
 /* Reliable datagram endpoints (FI_EP_RDM): one endpoint and its receives for all peers.
  *
  * There are no connections: a peer is an entry in the address vector and is up at once. Nothing
- * tells that it died: sends then hang, or seem to succeed. Nor are there connection tokens: whoever
- * can reach the endpoint can send to it, and the receiver of a message checks who it is from. */
+ * tells that it died: sends then hang, or seem to succeed. There are no connection tokens either:
+ * whoever can reach the endpoint can send to it, and the receiver of a message checks who it is
+ * from. */
 #include "common/transport/transport_fabric.h"
 
 #include <assert.h>

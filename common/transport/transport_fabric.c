@@ -63,7 +63,8 @@ static struct fi_info *hints_create(const char *provider, bool connected)
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
     hints->tx_attr->iov_limit = 2; /* a header and a payload */
     hints->ep_attr->type = connected ? FI_EP_MSG : FI_EP_RDM;
-    /* What this code copes with; the provider strikes out what it does not need. */
+    /* This code copes with all of these modes; the provider strikes out those that it does not
+     * need. */
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR;
     hints->domain_attr->threading = FI_THREAD_DOMAIN;
     /* Automatic progress starts a thread in some providers. */
@@ -475,8 +476,8 @@ static int progress_error(struct fabric *fabric)
     return 1;
 }
 
-/* It may be so for good, and is tried again in every round: after the first time, only powers of
- * two are told. */
+/* Count the failure, and log it if the count is a power of two: the queue may stay unreadable for
+ * good, and is read again in every round. */
 static void progress_failed(struct fabric *fabric, int fi_error)
 {
     uint64_t count = ++fabric->read_failures;

@@ -1,5 +1,5 @@
-/* What the two libfabric kinds share: choosing an fi_info, the domain and its completion queue,
- * the operations in flight, the events for the user, registration, and sleeping. */
+/* Parts that the two libfabric kinds share: choosing an fi_info, the domain and its completion
+ * queue, the operations in flight, the events for the user, registration, and sleeping. */
 #ifndef COMMON_TRANSPORT_TRANSPORT_FABRIC_H
 #define COMMON_TRANSPORT_TRANSPORT_FABRIC_H
 
@@ -78,7 +78,8 @@ struct fabric {
     struct fabric_list events;
     uint32_t event_count;
 
-    /* What a kind does with one completion: op was POSTED or ORPHAN; fi_error is 0 or positive. */
+    /* The kind's function for one completion: op was POSTED or ORPHAN; fi_error is 0 or
+     * positive. */
     void (*complete)(struct fabric *fabric, struct fabric_op *op, int fi_error, uint32_t bytes,
                      fi_addr_t source);
 };

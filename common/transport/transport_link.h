@@ -1,4 +1,4 @@
-/* What a node's link to the network can carry, as the system knows it. */
+/* The speed of a node's link to the network, as the system knows it. */
 #ifndef COMMON_TRANSPORT_TRANSPORT_LINK_H
 #define COMMON_TRANSPORT_TRANSPORT_LINK_H
 
@@ -13,7 +13,8 @@
  * likes. */
 uint32_t transport_link_mbits(const char *interfaces, const char *name);
 
-/* That of the interface which has this address; 0 also: none has it. */
+/* Return the speed, in Mbit/s, of the interface that has this address; 0 also if no interface has
+ * it. */
 uint32_t transport_link_mbits_at(const struct sockaddr *address);
 
 #endif

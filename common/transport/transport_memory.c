@@ -64,7 +64,8 @@ static int memory_connect(struct transport *transport, uint32_t peer, const uint
     bool welcome = other->state == SIDE_EXPECTING && other->epoch == 0 &&
                    memcmp(other->token, token, TRANSPORT_TOKEN_BYTES) == 0;
     if (!welcome) {
-        /* As the libfabric kind: whoever is not expected yet is refused. */
+        /* The peer does not expect this node, or not yet, or with another token: the peer refuses
+         * it, as connected endpoints do. */
         struct memory_item *item = memory_item_create(fabric, ITEM_DOWN, peer, node->number);
         item->epoch = own->epoch;
         item->due_ns = memory_arrival_choose(fabric, other, false);

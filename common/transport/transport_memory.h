@@ -49,7 +49,7 @@ void memory_fabric_cut(struct memory_fabric *fabric, uint32_t a, uint32_t b);
  * unblocked, what waits arrives, a nanosecond apart, unless its connection is over. */
 void memory_fabric_block(struct memory_fabric *fabric, uint32_t from, uint32_t to, bool blocked);
 /* Node `node` neither sends nor receives from now on, and nobody is told (SIGSTOP, cut cable).
- * What is under way waits, and goes on when it is thawed. */
+ * Messages under way wait, and go on when the node is thawed. */
 void memory_fabric_freeze(struct memory_fabric *fabric, uint32_t node, bool frozen);
 
 #endif

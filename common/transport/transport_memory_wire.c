@@ -212,7 +212,8 @@ void memory_items_drop(struct memory_fabric *fabric, uint32_t from, uint32_t to,
                        bool tell)
 {
     for (struct memory_item *item = fabric->first, *next; item; item = next) {
-        /* Does not know that item->previous is the one before, so takes a freed item for linked.
+        /* The analyzer does not know that item->previous is the one before, so takes a freed item
+         * for linked.
          * NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
         next = item->next;
         if (item->from != from || item->to != to || (item->kind != ITEM_SEND && !wire))
@@ -409,7 +410,7 @@ static struct memory_item *wire_take(struct memory_fabric *fabric, uint32_t from
 {
     struct memory_item *first = NULL, **end = &first;
     for (struct memory_item *item = fabric->first, *next; item; item = next) {
-        /* As in memory_items_drop: takes a freed item for linked.
+        /* The analyzer takes a freed item for linked, as in memory_items_drop.
          * NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
         next = item->next;
         if (item->from != from || item->to != to || item->kind == ITEM_SEND || item->local)
@@ -435,13 +436,13 @@ void memory_fabric_block(struct memory_fabric *fabric, uint32_t from, uint32_t t
             item_free(item);
             continue;
         }
-        /* Nor may what is not due yet arrive before what has waited. */
+        /* An item that is not due yet may not arrive before those that have waited. */
         if (item->due_ns <= due_ns)
             item->due_ns = ++due_ns;
         memory_item_insert(fabric, item);
     }
     for (struct memory_item *item = fabric->first; item; item = item->next) {
-        /* As above. NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
+        /* The analyzer errs as above. NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
         if (item->from == from && item->to == to && item->kind == ITEM_SEND &&
             item->arrival_ns <= due_ns)
             item->arrival_ns = ++due_ns;

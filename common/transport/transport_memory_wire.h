@@ -5,7 +5,8 @@
 
 #include "common/transport/transport_memory.h"
 
-/* What is under way, sorted by time and, at equal times, by the order in which it was made. */
+/* Kinds of items under way. The items are sorted by time and, at equal times, by the order in which
+ * they were made. */
 enum memory_item_kind {
     ITEM_SEND,    /* a message still in its sender's memory; SENT when its time comes */
     ITEM_MESSAGE, /* a message on the wire */
@@ -58,7 +59,7 @@ struct memory_region {
 
 enum memory_side_state { SIDE_IDLE, SIDE_EXPECTING, SIDE_CONNECTING, SIDE_UP };
 
-/* What one node knows of another. */
+/* The state that one node keeps of another. */
 struct memory_side {
     enum memory_side_state state;
     bool down_queued; /* PEER_DOWN was not polled yet */

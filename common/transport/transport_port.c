@@ -262,7 +262,8 @@ static struct port_stranger *port_pick(struct port *port, const struct quota *pl
     return NULL;
 }
 
-/* They stand in the order in which they came. Returns how many are left. */
+/* End strangers until no more than the limit are left, and return how many are left.
+ * port->strangers is in the order in which they came. */
 static uint32_t port_thin_out(struct port *port, uint64_t now_ns)
 {
     struct quota places = {.limit = port->limit};

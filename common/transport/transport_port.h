@@ -1,7 +1,7 @@
 /* The TCP port on which libfabric listens. libfabric takes every connection, waits for its first
  * words without a limit of time or number, and gives no hold on either (its sources 1.17 and 2.1,
- * prov/tcp). So this file finds the listening socket among the descriptors of the process, and adds
- * what is missing:
+ * prov/tcp). For this reason this file finds the listening socket among the descriptors of the
+ * process, and adds what is missing:
  *
  * The door. While no peer is expected, a filter of the kernel (SO_ATTACH_FILTER) drops what would
  * begin a connection, so that a stranger costs nothing here. A socket that was accepted inherits
@@ -15,10 +15,10 @@
  * later.
  *
  * Strangers. While the door is open, or where the kernel refuses the filter (some let only root
- * attach one), the accepted sockets that belong to no peer are looked for now and then. One that is
- * older than PORT_SILENCE_MS, and the oldest of too many, are shut down; libfabric then reads their
- * end and closes them. Whoever is expected speaks at once, so it is never among the oldest for
- * long.
+ * attach one), the accepted sockets that belong to no peer are looked for now and then. A socket
+ * that is older than PORT_SILENCE_MS is shut down, and where there are too many, so is the oldest
+ * of the address that has most; libfabric then reads their end and closes them. Whoever is expected
+ * speaks at once, so it is never among the oldest for long.
  *
  * One thread uses a port, the one that calls libfabric: nobody else closes these sockets.
  */

@@ -22,15 +22,15 @@ struct requests {
     struct request list[REQUESTS_MAX];
 };
 
-/* Takes the info. There is room: no more are read than there is. */
+/* Keep the request, and take its info. There is room: no more are read than fit. */
 void request_keep(struct requests *requests, struct fi_info *info, const uint8_t *data,
                   size_t bytes);
 void request_reject(const struct requests *requests, struct fi_info *info);
-/* One that carries no token that is expected: it is rejected, and logged. */
+/* Reject a request that carries no expected token, and log it; where there are many, log some. */
 void request_refuse(struct requests *requests, struct fi_info *info);
-/* All have been answered. */
+/* Forget all requests; they have been answered. */
 void requests_clear(struct requests *requests);
-/* None will be. */
+/* Reject all requests, and forget them. */
 void requests_drop(struct requests *requests);
 
 #endif

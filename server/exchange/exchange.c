@@ -144,7 +144,7 @@ int exchange_submit(struct exchange *exchange, struct exchange_worker *worker,
         return error_set(error, ERR_PROTOCOL, "group %" PRIu32 " is not one of rank %" PRIu32,
                          submission->group, worker->rank);
     if (group->failed) {
-        /* What was on its way while the group failed: the rank waits for its memory. */
+        /* A chunk was on its way while the group failed: the rank waits for its memory. */
         if (submission->type == ARENA_CHUNK)
             worker_give_back(worker, submission->request, submission->chunk, submission->in_offset);
         return 0;

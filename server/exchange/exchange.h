@@ -1,12 +1,13 @@
-/* The data path of one daemon, without I/O. What arrives goes in as calls: submissions of local
- * workers, messages of other daemons, finished reductions and sends. What is to be done comes out
- * through a table (struct exchange_io): sends, reductions, completions, events. There is no clock,
- * thread or fabric here: the engine runs it on real ones, the cluster of the tests on virtual ones.
+/* The data path of one daemon, without I/O. Calls bring in everything that arrives: submissions of
+ * local workers, messages of other daemons, finished reductions and sends. Everything that is to be
+ * done goes out through a table (struct exchange_io): sends, reductions, completions, events. There
+ * is no clock, thread or fabric here: the engine runs it on real ones, the cluster of the tests on
+ * virtual ones.
  *
- * Two roles meet here. As a node with ranks a daemon follows each chunk of a collective from its
- * ranks' data over the sum on the node to the owner and back (server/exchange/node/chunk.h). As an
- * owner it gathers one contribution a node for a chunk, sums them in node order and returns the
- * result (server/exchange/owner/slot.h).
+ * Two roles meet here. A daemon that is a node with ranks follows each chunk of a collective from
+ * its ranks' data over the sum on the node to the owner and back (server/exchange/node/chunk.h). A
+ * daemon that is an owner gathers one contribution of each node for a chunk, sums them in node
+ * order and returns the result (server/exchange/owner/slot.h).
  *
  * Invariants, which tests check after every step (exchange_check):
  *   - a node has at most `window` chunks of a group between issue and delivery for one owner. The
@@ -72,7 +73,8 @@ void exchange_receive_returned(struct exchange *exchange, uint32_t node, struct 
 /* Receives still posted will not come back: the fabric is about to be closed. */
 void exchange_abandon_receives(struct exchange *exchange);
 void exchange_sent(struct exchange *exchange, struct exchange_send *send);
-/* It will not be sent, although its peer is there: the group fails. exchange_sent follows. */
+/* Fail the send's group: the message cannot be sent, although its peer is there; code says why.
+ * exchange_sent follows. */
 void exchange_send_failed(struct exchange *exchange, struct exchange_send *send, int code);
 void exchange_reduced(struct exchange *exchange, struct reduce_task *task);
 
@@ -81,8 +83,8 @@ void exchange_reduced(struct exchange *exchange, struct reduce_task *task);
 void exchange_time(struct exchange *exchange, uint64_t now_ns, uint64_t still_ns);
 /* Issue what the calls above have made possible. To be called after each batch of them. */
 void exchange_run(struct exchange *exchange);
-/* The same for so many groups at the most, a turn each: users take turns, and a group issues a
- * bounded number of chunks. Whether there is more to do. */
+/* Give `groups` groups at the most a turn of exchange_run: users take turns, and a group issues a
+ * bounded number of chunks in one. Return whether there is more to do. */
 bool exchange_run_some(struct exchange *exchange, uint32_t groups);
 /* Look for late ranks and silent peers, and try again what memory was lacking for; call every
  * late_ns / 4 and every silence_ns / 8 or so, and exchange_run after it. */

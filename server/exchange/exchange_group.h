@@ -19,9 +19,9 @@ bool exchange_group_busy(const struct exchange_group *group);
 /* Whether it waits for other nodes: the same, or a rank here looks for a sender. */
 bool exchange_group_waits(const struct exchange_group *group);
 
-/* Of a group that has failed: free what is in progress, as far as no task or send touches it.
- * *most: how many collectives may be freed in this turn, counted down; where that is not enough the
- * group is dirty, and is to be settled again. */
+/* Free what is in progress in a group that has failed, as far as no task or send touches it. *most:
+ * how many collectives may be freed in this turn, counted down; where that is not enough the group
+ * is dirty, and is to be settled again. */
 void exchange_group_settle(struct exchange_group *group, uint32_t *most);
 /* Free the group, which is closing, and of which nothing is pending; false: as above. */
 bool exchange_group_free(struct exchange_group *group, uint32_t *most);

@@ -16,7 +16,7 @@ int exchange_job_open(struct exchange *exchange, const struct engine_job *job, s
 /* The job has failed: nothing of it moves any more. Unknown jobs are ignored, here and below. */
 void exchange_job_fail(struct exchange *exchange, uint64_t job);
 void exchange_job_close(struct exchange *exchange, uint64_t job);
-/* All that are open. Those with sends or tasks under way go when these have come back. */
+/* Close all jobs. A job with sends or tasks under way is freed when these have come back. */
 void exchange_close_jobs(struct exchange *exchange);
 
 /* Open a further group of the job's ranks. Errors: like exchange_job_open. */
@@ -39,7 +39,7 @@ int exchange_attach(struct exchange *exchange, uint64_t job, struct exchange_wor
                     struct error *error);
 /* No further submissions or completions; emits ENGINE_WORKER_DETACHED. */
 void exchange_detach(struct exchange *exchange, struct exchange_worker *worker);
-/* Whose the job of an attached worker is. */
+/* Return the user who owns the job of an attached worker. */
 uint32_t exchange_worker_user(const struct exchange_worker *worker);
 struct exchange_worker *exchange_find_worker(struct exchange *exchange, uint64_t job,
                                              uint32_t rank);

@@ -8,7 +8,8 @@
 #include "server/exchange/ground/session.h"
 
 #define SIGNS 4 /* while silence_ns passes */
-/* What one tick may count: silence_ns is at least so many rounds of reading. */
+/* One tick counts silence_ns / STEPS at most: a peer is silent only after so many rounds of
+ * reading. */
 #define STEPS 8
 
 int link_check(const struct wire_header *header, struct error *error)

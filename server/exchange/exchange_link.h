@@ -6,8 +6,8 @@
  * KEEPALIVE, which also asks for signs; a node that waits for nothing answers with ALIVE as long as
  * it has heard data or a KEEPALIVE within silence_ns. It does not answer each one: what a node
  * sends may be stuck for long behind its own data, which are signs themselves. A peer that is
- * silent for silence_ns while it is waited for is reported (io->peer_silent). Of two ends at least
- * one reports, whichever way is cut.
+ * silent for silence_ns while it is waited for is reported (io->peer_silent). At least one of the
+ * two ends reports, whichever way is cut.
  *
  * Silence is counted from tick to tick, a bounded part at a time: after a pause of this process
  * what has come meanwhile is read before anybody is judged.

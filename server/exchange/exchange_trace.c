@@ -55,7 +55,8 @@ static void trace_stop(struct exchange_job *job, enum trace_end end)
     trace->ended_ns = recorder_now_ns(exchange);
     trace->end = end;
     exchange->traces_ending -= trace->ending;
-    /* What has not ended yet: a trace of a job that stands still shows where. */
+    /* Record the stages that have not ended yet: a trace of a job that stands still then shows
+     * where it stands. */
     for (const struct exchange_group *group = job->groups; group; group = group->next) {
         if (group->failed)
             continue;

@@ -14,15 +14,15 @@ struct exchange;
  * open, or it is traced already; the caller keeps the trace. Otherwise it comes back with
  * ENGINE_TRACED, at exchange_trace_stop or the job's end. */
 int exchange_trace_start(struct exchange *exchange, struct trace *trace, struct error *error);
-/* It is to end when what workers have told by now has been read. The job that it is of; 0: it is
- * over, or this has been said. */
+/* Let the trace with this number end when everything that workers have told by now has been read
+ * (exchange_traces_settle). Return its job, or 0 if the trace is over or was already to end. */
 uint64_t exchange_trace_ends(struct exchange *exchange, uint32_t number);
-/* Stop those that are to end and of whose jobs all has been read. */
+/* Stop the traces that are to end and whose jobs' workers have been read to the end (is_read). */
 void exchange_traces_settle(struct exchange *exchange, bool (*is_read)(void *context, uint64_t job),
                             void *context);
-/* How many are to end. */
+/* Return how many traces are to end. */
 uint32_t exchange_traces_ending(const struct exchange *exchange);
-/* Nothing, when that trace is over. */
+/* Stop the trace with this number, if it is not over yet. */
 void exchange_trace_stop(struct exchange *exchange, uint32_t number, enum trace_end end);
 
 /* The job fails or closes: its trace, if there is one, is over. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As long as daemons remember a job that has failed (server/jobs/succession.h). */
+/* Daemons remember a job that has failed for as long (server/jobs/succession.h). */
 #define ARCHIVE_IDLE_NS (600 * 1000000000ull)
 #define ARCHIVE_ALIGNMENT 64u
 /* A step has buffers of several sizes. */
@@ -45,7 +45,7 @@ static struct archived *archive_take_oldest(struct exchange *exchange, struct ar
     return oldest;
 }
 
-/* It is kept no more; who reads it has it until the end. */
+/* Keep the result no more. It is freed now, or when the last who reads it gives it back. */
 static void archived_drop(struct exchange *exchange, struct archived *archived)
 {
     archived->dropped = true;
@@ -64,8 +64,8 @@ static struct archive *archives_largest(const struct exchange *exchange, uint64_
     return largest;
 }
 
-/* Whether there is room for so much more of the user's. Of another who has more it is made, and
- * otherwise of what he has himself. */
+/* Make room for `bytes` more of the user's results, and return whether there is room. Spare memory
+ * goes first, then the oldest results of another user who has more, or else of the user himself. */
 static bool archives_make_room(struct exchange *exchange, uint64_t user, uint64_t bytes)
 {
     const struct quota *quota = &exchange->archived;

@@ -14,7 +14,7 @@
 #include "server/commands/engine_event.h"
 #include "server/exchange/model/model.h"
 
-/* What a replay that asks which results there are is answered: so many i64, in this order. */
+/* The answer to a replay that asks which results there are: ARCHIVE_ANSWERS i64, in this order. */
 enum archive_answer {
     ARCHIVE_FIRST, /* the least number of a result that is kept */
     ARCHIVE_END,   /* one more than the greatest; equal to the least: none is */
@@ -38,7 +38,7 @@ struct archived {
     bool dropped;     /* no more in the archive: it goes with the last of them */
 };
 
-/* Of one job, over its generations. */
+/* The results of one job, over its generations. */
 struct archive {
     struct archive *next;
     uint32_t user;    /* whose it is, of whom it takes its part of the memory */
@@ -56,24 +56,26 @@ struct archive {
 struct archive *archive_join(struct exchange *exchange, uint32_t user, uint64_t lineage);
 /* A generation has ended. over: not by a failure, so there will be no other. */
 void archive_leave(struct exchange *exchange, struct archive *archive, bool over);
-/* Those of which no generation has been open for long go. */
+/* Free the archives of jobs of which no generation has been open for long. */
 void archives_tick(struct exchange *exchange);
 void archives_clear(struct exchange *exchange);
 
-/* A rank says that the collective with this sequence has this number. What is kept of that number
- * and of later ones is of a generation that has failed before all ranks had it: it goes. All ranks
- * say the same: ERR_PROTOCOL. */
+/* Take a rank's word that the collective with this sequence has this number. Results that are kept
+ * with that number or a later one are of a generation that failed before all ranks had them: drop
+ * them. ERR_PROTOCOL: another rank has said something else, or the numbers are too large. */
 int archive_number(struct exchange_job *job, uint64_t sequence, uint64_t number,
                    struct error *error);
 /* The collective, which is new, is one whose result is kept: collective->archived, where there is
  * room. While it is under way nobody can take that away, so that a user has half of all at most
  * that is. */
 void archive_begin(struct collective *collective);
-/* It is over; whole: its result is there. Nothing writes to it any more. */
+/* Put the collective's result into the archive if it is `whole`, else free it: the collective is
+ * over, and nothing writes to the result any more. */
 void archive_end(struct collective *collective, bool whole);
 
-/* What a replay with this ask is about, by its sequence: a result, or the answer to what asks which
- * there are. To be given back. NULL: it is not kept, or is another one; or there is no memory. */
+/* Return what a replay with this ask and sequence asks for: a result, or the answer that tells
+ * which results there are. The caller gives it back. NULL: the result is not kept, or has another
+ * dtype or count; or there is no memory. */
 struct archived *archive_find(const struct exchange_group *group, uint64_t sequence,
                               const struct wire_ask *ask);
 /* NULL is ignored. */

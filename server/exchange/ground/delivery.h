@@ -15,7 +15,7 @@ struct piece {
     uint64_t *offsets; /* [local_count]: where in their arenas ranks that are staged have put it */
 };
 
-/* What the piece takes of the arena of a rank that has handed it over. */
+/* Return how many bytes the piece takes in the arena of a rank that has handed it over. */
 uint64_t piece_arena_bytes(const struct piece *piece);
 /* The data of the local ranks that send some, into in[]; how many they are. */
 unsigned piece_inputs(const struct piece *piece, const void **in);

@@ -1,5 +1,5 @@
-/* What goes out of this node and what is awaited: messages, receives of the other nodes' messages,
- * and tasks of the reduce threads.
+/* Messages that go out of this node, receives of the other nodes' messages, and tasks of the reduce
+ * threads.
  *
  * Layer: may call server/exchange/ground/recorder.h, session.h there, and
  * server/exchange/model/roster.h.
@@ -16,15 +16,15 @@ struct exchange_send *send_create(struct exchange_group *group, uint32_t node, u
                                   uint64_t sequence, uint32_t chunk, const struct wire_ask *ask,
                                   const void *payload, uint32_t payload_bytes);
 void send_submit(struct exchange *exchange, struct exchange_send *send);
-/* Those that wait go as far as they can be kept now. */
+/* Let the messages to the node that wait for room go, as far as they can be kept now. */
 void sends_flush(struct exchange *exchange, uint32_t node);
 /* If the peer has said on its new connection what has come: what it lacks goes again, then what
  * waits. ERR_MEMORY: the session cannot go on. */
 int sends_go_on(struct exchange *exchange, uint32_t node, struct error *error);
 /* The session is over. To be called when the peer is down: what waits is lost. */
 void sends_end_session(struct exchange *exchange, uint32_t node);
-/* Those of a group that has failed which wait for room: they are over, with the next exchange_run.
- * Where the peer has closed the group it may acknowledge nothing any more. */
+/* End the sends of a group that has failed which wait for room, with the next exchange_run: a peer
+ * that has closed the group may acknowledge nothing any more, and so make no room. */
 void sends_drop_waiting(const struct exchange_group *group);
 /* Give back what a send holds that has not been submitted, and the send. */
 void send_free(struct exchange *exchange, struct exchange_send *send);

@@ -84,7 +84,7 @@ bool session_goes_on(struct exchange *exchange, uint32_t node)
 
 /* --- what goes out ---------------------------------------------------------------------------- */
 
-/* Windows keep what is unacknowledged within the promise. What goes beyond it (an answer that no
+/* Windows keep what is unacknowledged within the promise. A message beyond it (an answer that no
  * window counts) waits; where nothing is promised any more, one at a time goes all the same. */
 static bool session_has_room(const struct exchange_session *session, uint32_t payload_bytes)
 {
@@ -93,7 +93,7 @@ static bool session_has_room(const struct exchange_session *session, uint32_t pa
     return payload_bytes == 0 || session->copies == 0 || session->copies < session->promised;
 }
 
-/* Of what it says nothing goes again. */
+/* Keep only the number of the message: its content does not go again. */
 static void session_keep_number(struct session_message *message)
 {
     struct wire_header empty = {.type = WIRE_ALIVE};

@@ -1,6 +1,6 @@
-/* What a peer may lack of what was sent to it. Where recovery is on, each message to a peer has a
- * number and is kept, with a copy of its payload, until a message of the peer says that it has
- * come (wire.h: number, received). A connection that breaks while both daemons live suspends the
+/* The messages to a peer that it may lack. Where recovery is on, each message to a peer has a
+ * number and is kept, with a copy of its payload, until a message of the peer says that it has come
+ * (wire.h: number, received). A connection that breaks while both daemons live suspends the
  * session; on the next one what the peer lacks goes again, in order, and what has come already is
  * dropped.
  *
@@ -47,8 +47,8 @@ int session_take(struct exchange *exchange, uint32_t node, const struct wire_hea
                  struct error *error);
 /* The number of which the peer may drop all up to there: it goes with each message. */
 uint64_t session_tell(struct exchange *exchange, uint32_t node);
-/* So much time has passed with the peer there: whether messages have waited for silence_ns for the
- * peer to acknowledge any. */
+/* Count passed_ns, in which the peer was there. Return whether messages have waited for silence_ns
+ * for the peer to acknowledge any. */
 bool session_stalls(struct exchange *exchange, uint32_t node, uint64_t passed_ns);
 /* The group ends: nothing of it is kept any more but its numbers. */
 void session_forget_group(const struct exchange_group *group);

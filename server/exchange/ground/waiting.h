@@ -13,7 +13,7 @@
 void waiting_rank_moved(struct collective *collective);
 /* All ranks here have submitted it. */
 void waiting_began(struct collective *collective);
-/* It is about to be freed. */
+/* The collective is about to be freed: nobody waits for ranks in it any more. */
 void waiting_collective_over(struct collective *collective);
 
 /* The owner with this index, another node, has a chunk of it; its result has come, or the chunk is

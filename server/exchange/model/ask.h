@@ -1,5 +1,5 @@
-/* What ranks ask for, and what that means for the nodes of the group: who takes part, whose
- * contribution carries data, who gets the result, how the data is cut (doc/protocol/data.md).
+/* Asks of ranks (struct wire_ask), and their meaning for the nodes of the group: who takes part,
+ * whose contribution carries data, who gets the result, how the data is cut (doc/protocol/data.md).
  *
  * Layer: may call server/exchange/model/roster.h.
  */
@@ -14,8 +14,8 @@ struct wire_ask ask_of_submission(const struct arena_submission *submission);
 bool ask_is_transfer(const struct wire_ask *ask);
 struct route ask_route(const struct exchange_group *group, const struct wire_ask *ask);
 
-/* Of the node with this index: whether it takes part, its contribution carries data, and the
- * owner's answer to it does. */
+/* Tell whether the node with this index takes part, whether its contribution carries data, and
+ * whether the owner's answer to it does. */
 bool ask_takes_part(const struct exchange_group *group, const struct wire_ask *ask,
                     uint32_t node_index);
 bool ask_contributes(const struct exchange_group *group, const struct wire_ask *ask,
@@ -35,7 +35,8 @@ uint32_t ask_element_bytes(const struct wire_ask *ask);
 /* Bytes of a rank's data. The ask has been checked, so this does not overflow. */
 uint64_t ask_bytes(const struct wire_ask *ask);
 
-/* What is done to `count` elements of what was asked for. The caller sets from where to where. */
+/* Set in the reduction what is done to `count` elements of the ask's data. The caller sets from
+ * where to where. */
 static inline void ask_set_reduction(struct reduction *reduction, const struct wire_ask *ask,
                                      enum reduce_op op, uint32_t divisor, size_t count)
 {

@@ -1,4 +1,4 @@
-/* Who asked for what: the words for ranks that disagree on a collective.
+/* The text about ranks that disagree on a collective: which ranks asked for what.
  *
  * Layer: calls nothing else of the exchange.
  */

@@ -1,6 +1,6 @@
 /* The structures that several layers of the exchange work on: the exchange and its peers, jobs,
- * groups, and collectives. What one layer alone keeps for a group is a structure in that layer's
- * header, which the group points to.
+ * groups, and collectives. Data that one layer alone keeps for a group is a structure in that
+ * layer's header, which the group points to.
  *
  * "Index" is a number that counts within one group: of a node among the group's nodes, of an owner
  * among its owners, of a local rank among its ranks on this node. "Rank" and "node" without more
@@ -55,7 +55,7 @@ struct exchange_link {
     struct exchange_send send;
 };
 
-/* What the peer may lack, see server/exchange/ground/session.h. */
+/* The messages that the peer may lack, see server/exchange/ground/session.h. */
 struct exchange_session {
     bool on;
     bool suspended;    /* messages are kept, and not posted: the connection is gone or new */
@@ -184,7 +184,7 @@ struct local_rank {
     struct collective *submitted;
 };
 
-/* Who takes part in a group, and where. */
+/* The ranks of a group, and the nodes that they are on. */
 struct members {
     uint32_t size;
     uint32_t *ranks; /* [size]: job ranks in group order */
@@ -199,7 +199,7 @@ struct members {
     uint32_t departed_rank;    /* that rank, of the job */
 };
 
-/* Who owns chunks of a group, and how its data is cut for them. */
+/* The owners of a group's chunks, and how its data is cut for them. */
 struct owners {
     uint32_t *nodes; /* [count]: the job's servers, then the other nodes of the group */
     uint32_t count;
@@ -241,7 +241,7 @@ struct exchange_group {
     uint64_t reserved_bytes; /* what these are */
     uint64_t late_reported;  /* sequence + 1 of the last report */
     bool promised; /* the pool's promise stands: not closing or failed, or still pending */
-    bool is_dirty; /* in the exchange's list */
+    bool is_dirty; /* in the list of its job's share */
     bool starved;  /* memory was lacking: it is pumped again at the next tick */
     bool failed;   /* takes nothing any more, and drops what comes */
     bool dropped;  /* has failed, and what nothing touches has been freed */
@@ -250,7 +250,7 @@ struct exchange_group {
 
 /* --- a collective ----------------------------------------------------------------------------- */
 
-/* What one local rank gave to a collective, and where it wants the result. */
+/* The part of one local rank in a collective: what it gave, and where it wants the result. */
 struct part {
     struct wire_ask ask;
     uint64_t request;

@@ -23,8 +23,9 @@ struct order {
     struct collective *table[COLLECTIVE_BUCKETS]; /* all */
 };
 
-/* Which of so many buckets, a power of two. Every bit of the three counts matters: the numbers of
- * sends differ in their tag, high up in the sequence number, as well as in their counter. */
+/* Return the bucket for these three numbers, out of `buckets`, a power of two. Every bit of the
+ * three matters: the numbers of sends differ in their tag, high up in the sequence number, as well
+ * as in their counter. */
 static inline uint32_t group_bucket(uint64_t sequence, uint32_t block, uint32_t chunk,
                                     uint32_t buckets)
 {

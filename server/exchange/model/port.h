@@ -1,6 +1,6 @@
-/* What the exchange and the outside hand each other: sends, tasks, workers, segments, and the table
- * of calls through which the exchange acts. The engine fills the table with a fabric, reduce
- * threads and arenas; the tests fill it with queues.
+/* The structures that the exchange and the outside hand each other: sends, tasks, workers,
+ * segments, and the table of calls through which the exchange acts. The engine fills the table with
+ * a fabric, reduce threads and arenas; the tests fill it with queues.
  *
  * Layer: the lowest, beside server/exchange/model/model.h. There is nothing to call.
  */
@@ -69,7 +69,7 @@ struct exchange_worker {
     void *registration; /* of the arena with the fabric, or NULL */
     void *user;         /* free for whoever has attached it */
     bool detached;      /* takes no completions any more */
-    /* What the rank has handed over and not got back. The exchange keeps these figures, and
+    /* Figures of what the rank has handed over and not got back. The exchange keeps them, and
      * server/exchange/ground/submission.h has their bounds. */
     uint64_t handed_bytes;
     uint32_t handed_chunks;
@@ -111,9 +111,9 @@ struct exchange_io {
     void (*release_worker)(void *context, struct exchange_worker *worker);
     /* Nothing writes to the segment any more. */
     void (*release_segment)(void *context, struct exchange_segment *segment);
-    /* Of the peer this was lacking ("no sign of life") on the fabric for options.silence_ns while
-     * it was waited for: its connection is to be ended, with exchange_peer_down. Its sends come
-     * back later. */
+    /* The peer has lacked `what` on the fabric for options.silence_ns: "no sign of life" while it
+     * was waited for, or "no acknowledgement" while messages waited for one. Its connection is to
+     * be ended, with exchange_peer_down. Its sends come back later. */
     void (*peer_silent)(void *context, uint32_t node, const char *what);
     /* Asked while a trace is taken; may be NULL where none ever is. */
     uint64_t (*now_ns)(void *context);

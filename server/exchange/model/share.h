@@ -1,5 +1,6 @@
-/* Whose turn it is. Groups that are to be pumped wait by the user whose job they are of, and users
- * take turns: however many groups one has, another's waits for one of them.
+/* Turns of users. Groups that are to be pumped wait in a list of the user who owns their job, and
+ * users take turns: however many groups one user has, a group of another user waits for one of them
+ * only.
  *
  * Layer: calls nothing else of the exchange.
  */

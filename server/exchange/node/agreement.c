@@ -136,7 +136,8 @@ static void agreement_fail_here(const struct collective *collective)
     exchange_group_fail(group, ERR_MISMATCH, text);
 }
 
-/* What the local ranks asked for, behind the header of a buffer; NULL: there is none. */
+/* Return a buffer with the local ranks' asks behind its header, as many as fit, and their *bytes;
+ * NULL: there is no buffer. */
 static struct buffer *agreement_encode(const struct collective *collective, uint32_t *bytes)
 {
     const struct members *members = &collective->group->members;

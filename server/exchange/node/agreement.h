@@ -1,8 +1,8 @@
 /* Whether the ranks of this node agree on a collective: on what they asked for, and on where its
  * result goes. When they do not, the group fails with a text that names the ranks.
  *
- * What ranks of other nodes asked for is compared where chunk 0 is owned, since all nodes meet
- * there: server/exchange/owner/slot.h.
+ * The asks of different nodes are compared at the owner of chunk 0, since all nodes meet there:
+ * server/exchange/owner/slot.h.
  *
  * Layer: may call server/exchange/owner/slot.h, server/exchange/ground/, server/exchange/model/.
  */
@@ -11,9 +11,9 @@
 
 #include "server/exchange/model/model.h"
 
-/* Of a group. */
+/* The disagreements of a group's local ranks. */
 struct agreement {
-    /* On which the local ranks disagree, all of whom have submitted it; or NULL. */
+    /* The oldest collective that all local ranks have submitted and disagree on; or NULL. */
     struct collective *oldest;
     uint64_t least_disagreed; /* the first sequence on which any of them do, block 0 */
 };

@@ -143,7 +143,8 @@ void any_receives_sent(struct exchange_group *group, const struct collective *tr
     }
 }
 
-/* Those that have not looked through the rank's sends will see themselves that it has departed. */
+/* Tell the receives that have looked through the rank's sends that it has departed; the others will
+ * see that themselves. */
 void any_receives_rank_departed(struct exchange_group *group, uint32_t local)
 {
     uint32_t from = group->members.locals[local].group_rank;

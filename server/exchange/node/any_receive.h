@@ -1,11 +1,11 @@
 /* Receives from any rank: a rank of this node looks for one that has sent something with a tag.
  *
- * The rank says how many sends it has got from each other rank. Those of its own node are looked
- * through here; the nodes of the others are asked with a PROBE each (server/exchange/node/probe.h).
- * The first that has sent is the answer, which is told to the rank; it then asks for the data as
- * for any receive (server/exchange/node/transfer.h). Later answers are ignored. An answer may be
- * out of date, since the receiver may have got that send otherwise meanwhile: then the library asks
- * again.
+ * The rank says how many sends it has got from each other rank. The sends of ranks of its own node
+ * are looked through here; the nodes of the other ranks are asked with a PROBE for each rank
+ * (server/exchange/node/probe.h). The first that has sent is the answer, which is told to the rank;
+ * it then asks for the data as for any receive (server/exchange/node/transfer.h). Later answers are
+ * ignored. An answer may be out of date, since the receiver may have got that send otherwise
+ * meanwhile: then the library asks again.
  *
  * A receive asks as many ranks as the group has, so it does it in turns: no other user waits for
  * that. And only so many PROBEs are on their way at a time.
@@ -22,7 +22,7 @@
 
 struct any_receive;
 
-/* Those of one rank. */
+/* The receives from any rank that one local rank has submitted. */
 struct any_rank {
     struct any_receive *receives;
     uint64_t positions; /* that are taken: a bit each */
@@ -37,7 +37,7 @@ struct any_receives {
     uint32_t unsent; /* PROBEs on their way */
 };
 
-/* Of the group, whose members are known. False: no memory. */
+/* Make the lists of the group, whose members are known. False: no memory. */
 bool any_receives_open(struct exchange_group *group);
 void any_receives_close(struct exchange_group *group);
 

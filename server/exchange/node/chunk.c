@@ -129,7 +129,7 @@ static struct trace_record chunk_record(const struct chunk *chunk, enum trace_st
     };
 }
 
-/* Which stage the chunk is in. */
+/* Return the stage that the chunk is in. */
 static enum trace_stage chunk_stage(const struct chunk *chunk)
 {
     switch (chunk->state) {

@@ -38,7 +38,7 @@ struct chunk {
                              * offsets */
 };
 
-/* Of the group, whose members are known. */
+/* Prepare the slab for the group's chunks; the group's members are known. */
 void chunks_open(struct exchange_group *group);
 void chunks_close(struct exchange_group *group);
 

@@ -185,7 +185,8 @@ void collectives_drop_idle(struct exchange_group *group)
 
 /* --- the beginning ---------------------------------------------------------------------------- */
 
-/* Who takes part, and where it goes. */
+/* Set the collective's route, how many local ranks take part, whether all are on this node
+ * (single), and the owner of a block. */
 static void collective_find_way(struct collective *made)
 {
     const struct exchange_group *group = made->group;

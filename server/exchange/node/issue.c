@@ -106,7 +106,8 @@ static void outlet_enqueue(struct outlet *outlet)
     outlet->collective->group->issuing->queued++;
 }
 
-/* What kept its next chunk back may be over. */
+/* Queue the outlet if it can issue a chunk now: the reason that kept its next chunk back may be
+ * over. */
 static void outlet_enqueue_ready(struct outlet *outlet)
 {
     if (!outlet->queued && outlet_next_chunk(outlet) != NO_INDEX)
@@ -229,8 +230,8 @@ static bool outlet_has_room(const struct outlet *outlet, uint32_t in_flight)
 }
 
 /* The last chunk of the window is for the oldest collective alone, and only when no older one can
- * come. What others have in flight keeps no oldest back that has nothing there: they may be waiting
- * for it. */
+ * come. Chunks that others have in flight do not keep the oldest back if it has none in flight to
+ * this owner: the others may be waiting for it. */
 static struct outlet *issue_next_outlet(const struct exchange_group *group, uint32_t owner)
 {
     uint32_t in_flight = group->issuing->in_flight[owner];
@@ -244,7 +245,7 @@ static struct outlet *issue_next_outlet(const struct exchange_group *group, uint
     return is_last && issue_may_get_older(group, group->order->oldest) ? NULL : oldest;
 }
 
-/* So many of its chunks more, or fewer, are in flight. */
+/* Count `by` more of the outlet's chunks as in flight, or fewer if `by` is negative. */
 static void outlet_count(struct outlet *outlet, int by)
 {
     const struct collective *collective = outlet->collective;
@@ -314,8 +315,9 @@ static bool issue_one(struct exchange_group *group, uint32_t owner)
     return outlet && outlet_issue(outlet);
 }
 
-/* One chunk of a shard: a sum waits for its slowest part, so all servers get some soon. Of blocks
- * all that have room, which costs less. Whether there may be more in another turn. */
+/* Issue one chunk of a shard: a sum waits for its slowest part, so all servers get some soon.
+ * Before it go the chunks of blocks that have room, ISSUE_TURN at the most, since one turn for many
+ * costs less. Return whether there may be more in another turn. */
 static bool issue_turn(struct exchange_group *group, uint32_t owner)
 {
     const struct heap *queue = &group->issuing->queues[owner];
@@ -348,8 +350,8 @@ static bool issue_round(struct exchange_group *group, uint32_t first, uint32_t c
 }
 
 /* The turn of this node itself is the last: others may be waiting for it alone, and results are
- * long. What it asks for would leave behind them, and it would be late again. With blocks it waits
- * until no other owner has more. */
+ * long. Its messages to other owners would leave behind those results, and it would be late again.
+ * With blocks it waits until no other owner has more. */
 static bool issue_own_turn(struct exchange_group *group, bool others_have_more)
 {
     uint32_t self = group->owners.self;

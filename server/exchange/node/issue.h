@@ -1,9 +1,10 @@
-/* Which chunk of which collective a node gives to each owner next.
+/* The choice of the chunk, and its collective, that a node gives to each owner next.
  *
  * A group keeps a queue for every owner: the collectives that have a chunk for it now, in the order
- * in which they go. So issuing a chunk costs the same however many blocks there are for others, and
- * queueing one next to nothing however many there are for the same owner, in whatever order their
- * priorities come. What one collective has for one owner is an outlet.
+ * in which they go. In this way issuing a chunk costs the same however many blocks there are for
+ * others, and queueing one costs next to nothing however many there are for the same owner, in
+ * whatever order their priorities come. The part that one collective has for one owner is an
+ * outlet.
  *
  * Layer: may call server/exchange/node/chunk.h, server/exchange/model/.
  */
@@ -13,7 +14,7 @@
 #include "common/base/heap.h"
 #include "server/exchange/model/model.h"
 
-/* What a group has issued, and can issue. */
+/* The chunks that a group has issued, and those that it can issue. */
 struct issuing {
     uint32_t *in_flight;   /* [owners.count]: chunks issued and not delivered */
     struct heap *queues;   /* [owners.count]: outlets that can issue to it */
@@ -22,7 +23,7 @@ struct issuing {
     uint32_t turn;         /* chunks issued in this one */
 };
 
-/* What of a collective goes to one owner: one of its shards, or a block. */
+/* The part of a collective that goes to one owner: one of its shards, or a block. */
 struct outlet {
     struct heap_entry entry; /* first: in the owner's queue */
     struct collective *collective;
@@ -31,7 +32,7 @@ struct outlet {
     bool queued;
 };
 
-/* Of the group, whose owners are known. False: no memory. */
+/* Make the queues of the group, whose owners are known. False: no memory. */
 bool issuing_open(struct exchange_group *group);
 void issuing_close(struct exchange_group *group);
 /* The group has failed, and its collectives are freed. */
@@ -39,7 +40,7 @@ void issuing_drop(struct exchange_group *group);
 
 /* The collective, whose outlets are allocated, is there: nothing of it is ready. */
 void outlets_begin(struct collective *collective);
-/* It ends: its outlets are in no queue any more. */
+/* Take the outlets of a collective that ends out of their queues. */
 void outlets_end(struct collective *collective);
 
 /* Issue chunk 0 of a transfer alone, of which nothing is issued yet; issue_others lets the rest go.

@@ -15,7 +15,7 @@
 #include "server/exchange/model/share.h"
 #include "server/exchange/node/any_receive.h"
 
-/* One that waits. */
+/* A PROBE that waits for its answer. */
 struct probe {
     struct probe *next, *prev; /* of its pair */
     uint64_t version;
@@ -23,7 +23,7 @@ struct probe {
     uint32_t tag, number;
 };
 
-/* What a rank elsewhere asks of one of this node. */
+/* The PROBEs that one rank elsewhere has made for sends of one rank of this node. */
 struct probe_pair {
     uint32_t block;      /* as for sends: who from, who to */
     struct probe *waits; /* at least one */
@@ -171,8 +171,8 @@ void probes_sent(struct exchange_group *group, const struct collective *transfer
     }
 }
 
-/* Of a rank here that has departed those that wait for it are told; one elsewhere wants no answer.
- */
+/* End the PROBEs of a pair of which one rank has departed. tell: it is the rank here that they wait
+ * for, and they are answered; otherwise it is the rank elsewhere, which wants no answer. */
 static void pair_depart(struct exchange_group *group, uint32_t block, bool tell)
 {
     struct probe_pair *pair = pair_find(group, block);

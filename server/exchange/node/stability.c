@@ -88,7 +88,7 @@ static uint64_t stability_least(const struct stability *stability)
 
 /* --- messages --------------------------------------------------------------------------------- */
 
-/* What has become new meanwhile goes with exchange_run. */
+/* Let exchange_run say what has become new meanwhile. */
 static void stability_sent(struct exchange_send *send)
 {
     struct stability_node *node = send->owner;

@@ -1,10 +1,11 @@
-/* What all ranks of a group hold. In a job with recovery a rank may need what it has given to a
- * collective until every rank has the result (doc/design/recovery.md): until the collective is
- * *stable*. So each node counts up to where, without a gap, its ranks hold the results. It says so
- * to the group's *root*, one of the job's servers, in a HELD; the root answers all nodes with the
- * least of these in a STABLE, and each node tells its ranks (ARENA_STABLE). Of either message one
- * is under way at most, to each node: while it is, numbers only grow. Their receives are nobody
- * else's for no longer than it takes to read them, and nothing but the telling waits for them.
+/* Results that all ranks of a group hold. In a job with recovery a rank may need what it has given
+ * to a collective until every rank has the result (doc/design/recovery.md): until the collective is
+ * *stable*. For this reason each node counts up to where, without a gap, its ranks hold the
+ * results. It says so to the group's *root*, one of the job's servers, in a HELD; the root answers
+ * all nodes with the least of these in a STABLE, and each node tells its ranks (ARENA_STABLE). At
+ * most one message of either type is under way to each node: while it is, numbers only grow. Their
+ * receives are nobody else's for no longer than it takes to read them, and nothing but the telling
+ * waits for them.
  *
  * A result is held when it is in its rank's arena, or in memory of the group's that the rank has
  * mapped: that outlives this daemon, and so do the entries of the ring that say so.
@@ -38,7 +39,8 @@ struct stability {
     struct stability_node nodes[]; /* [node_count]: at the root members.node_count, elsewhere 1 */
 };
 
-/* Of the group, whose members and owners are known. False: no memory. */
+/* Make group->stability, if the job has recovery; the group's members and owners are known. False:
+ * no memory. */
 bool stability_open(struct exchange_group *group);
 void stability_close(struct exchange_group *group);
 
@@ -46,7 +48,7 @@ void stability_close(struct exchange_group *group);
 void stability_moved(struct exchange_group *group);
 /* Count, and say what is new: to be called from exchange_run. */
 void stability_run(struct exchange_group *group);
-/* What could not be said is tried again. */
+/* Tell the ranks again whose rings had no room. */
 void stability_tick(struct exchange_group *group);
 /* Whether some node holds what others are not known to hold. */
 bool stability_waits(const struct exchange_group *group);

@@ -1,10 +1,11 @@
-/* What one rank sends to another. Transfers take part in no order, neither with the group's
+/* Transfers: sends from one rank to another. They take part in no order, neither with the group's
  * collectives nor with each other, since a receive may be asked for long before the send or after
- * it. So each has a window of its own, and none keeps another from going on.
+ * it. For this reason each has a window of its own, and none keeps another from going on.
  *
  * The receiver's node asks for each chunk with an empty contribution; the sender's node, which owns
- * the block, answers with the data. So nothing travels before there is memory for it. In a job with
- * recovery the receiver's node also says when all of it is delivered, and the send is done then.
+ * the block, answers with the data. In this way nothing travels before there is memory for it. In a
+ * job with recovery the receiver's node also says when all of it is delivered, and the send is done
+ * then.
  *
  * Layer: may call collective.h, probe.h and what these may, in server/exchange/node/;
  * server/exchange/owner/slots.h, server/exchange/ground/, server/exchange/model/.

@@ -81,11 +81,11 @@ static void slot_answer_sent(struct exchange_send *send)
 }
 
 /* The result lies in a receive of one of the nodes (a sum, or a broadcast's data). The answer to
- * that node opens its window again, and its next contribution wants a receive. So it is answered
- * last, when no other send holds the buffer. Were it answered at once, its contributions could take
- * the receives that are promised to others of its messages for as long as another node takes no
- * results. With several groups, or receives shared by all, nodes could wait for each other in a
- * circle, each with its receives full of what it has to send to the next. */
+ * that node opens its window again, and its next contribution wants a receive. For this reason that
+ * node is answered last, when no other send holds the buffer. Were it answered at once, its
+ * contributions could take the receives that are promised to others of its messages for as long as
+ * another node takes no results. With several groups, or receives shared by all, nodes could wait
+ * for each other in a circle, each with its receives full of what it has to send to the next. */
 static struct exchange_send *slot_last_answer(struct slot *slot, const struct slot_source *source)
 {
     struct exchange_group *group = slot->group;
@@ -246,8 +246,8 @@ static void slot_send_error(struct slot *slot, uint32_t node_index, const char *
     send_submit(exchange, send);
 }
 
-/* Which nodes do not go together in a chunk, where a confused peer may be the only one to differ.
- */
+/* Write the names of two nodes that disagree on the chunk, and return the length, 0 if there is no
+ * room: a confused peer may be the only one to differ. */
 static size_t slot_name_nodes(const struct slot *slot, char *text, size_t bytes)
 {
     const struct exchange_group *group = slot->group;
@@ -357,7 +357,8 @@ static void slot_answer(struct slot *slot, uint32_t node_index)
     send_submit(group->job->exchange, slot_result_send(slot, node_index, &source));
 }
 
-/* So that no node waits for a slower one. */
+/* Answer the node that has just been heard, or if it is this one all others that have been heard,
+ * so that no node waits for a slower one. */
 static void slot_answer_heard(struct slot *slot, uint32_t node_index)
 {
     if (slot->heard == 1 || !slot_can_answer(slot))

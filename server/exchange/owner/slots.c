@@ -122,7 +122,7 @@ void slot_free(struct slot *slot)
     exchange->slots--;
 }
 
-/* What the first node asked for that has been heard, which one has. */
+/* Return the ask of the first node, by index, that has been heard; at least one has. */
 const struct wire_ask *slot_first_ask(const struct slot *slot)
 {
     uint32_t first = 0;
@@ -140,7 +140,8 @@ void slots_drop(struct exchange_group *group)
     memset(group->slots->of_node, 0, group->members.node_count * sizeof(*group->slots->of_node));
 }
 
-/* What a gathering slot has waits for nothing but other contributions. */
+/* A slot that gathers waits for nothing but other contributions: no task or send touches its
+ * memory. */
 void slots_drop_idle(struct exchange_group *group)
 {
     for (uint32_t i = 0; i < SLOT_BUCKETS; i++) {

@@ -1,5 +1,5 @@
-/* The open slots of a group: their table, making and freeing them, which of them wait for whom.
- * What a slot does is in server/exchange/owner/slot.h.
+/* The open slots of a group: their table, making and freeing them, which of them wait for whom. The
+ * work of a slot is in server/exchange/owner/slot.h.
  *
  * Layer: may call server/exchange/ground/ and server/exchange/model/.
  */
@@ -31,13 +31,14 @@ struct lender {
     /* The receiver of a send asks for this; called for chunk 0. The send's collective then knows
      * whether the two fit, and the piece is what is to be sent. */
     void (*met)(struct lender *lender, const struct wire_ask *wanted);
-    /* The slot is gone, its result with this node's ranks. What was lent may be lent still. */
+    /* The slot is gone, its result with this node's ranks. Memory that was lent may be lent
+     * still. */
     void (*returned)(struct lender *lender);
 };
 
 enum slot_state { SLOT_GATHERING, SLOT_SUMMING };
 
-/* What one node gave to a slot. */
+/* The contribution of one node to a slot. */
 struct contribution {
     const void *data;      /* NULL: nothing to add */
     struct buffer *buffer; /* that data lies in, held; NULL: data is local */
@@ -72,7 +73,7 @@ struct slot {
     const void *pointers[];             /* task.reduction: in [node_count], out [local_count + 2] */
 };
 
-/* Of the group, whose members are known. False: no memory. */
+/* Make the table and counts of the group, whose members are known. False: no memory. */
 bool slots_open(struct exchange_group *group);
 void slots_close(struct exchange_group *group);
 
@@ -82,7 +83,7 @@ void slots_close(struct exchange_group *group);
 struct slot *slots_get(struct exchange_group *group, uint64_t sequence, const struct wire_ask *ask,
                        uint32_t chunk);
 void slot_free(struct slot *slot);
-/* What the first of the nodes that have been heard asked for; one has. */
+/* Return the ask of the first node, by index, that has been heard; at least one has. */
 const struct wire_ask *slot_first_ask(const struct slot *slot);
 /* Whether the slot of the lender's chunk is still there. */
 bool slot_has_lender(struct exchange_group *group, uint32_t chunk, const struct lender *lender);
@@ -97,8 +98,8 @@ void slots_visit_transfers(struct exchange_group *group,
 void slots_drop_idle(struct exchange_group *group);
 void slots_drop(struct exchange_group *group);
 
-/* Of the slots that wait for nodes: the oldest one's sequence, and since when it waits. False:
- * there is none. */
+/* Find the oldest slot that waits for nodes, leaving sends out, which may be asked for early: its
+ * *sequence, and *first_ns, since when it waits. False: there is none. */
 bool slots_oldest_waiting(const struct exchange_group *group, uint64_t *sequence,
                           uint64_t *first_ns);
 /* The nodes that have sent nothing of the sequence yet, into nodes[node_count]; how many. */
