@@ -393,6 +393,7 @@ check-built: tests
 	@scripts/run-tests.sh --self-test
 	@$(PYTHON) -B scripts/bench/self_test.py 2>&1
 	@$(PYTHON) -B scripts/check-papers.py --self-test
+	@$(PYTHON) -B scripts/check-comments.py --self-test
 	@$(MAKE) --no-print-directory check-tests
 
 # The short one leaves out what asks little of torch's version.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What can be said against the sources without running them: floors and calls, format, cppcheck,
-# clang-tidy, shellcheck, papers and pictures. Runs all of them, prints a line for each, and fails if
+# clang-tidy, shellcheck, papers, comments and pictures. Runs all of them, prints a line for each, and fails if
 # one of them did. The calls are in the objects under build/, which `make lint` makes.
 #
 #   scripts/lint.sh [FLAG...]    FLAG: the compiler flags that clang-tidy needs to find headers
@@ -127,6 +127,7 @@ manual() {
 python=${PYTHON:-python3}
 step floors scripts/check-floors.sh
 step papers "$python" -B scripts/check-papers.py
+step comments "$python" -B scripts/check-comments.py
 step pictures "$python" -B scripts/file-graph.py --drawn
 step format format
 step cppcheck cppcheck_run
