@@ -160,6 +160,7 @@ ONE_TORCH_TESTS := $(wildcard tests/python/test_examples*.py tests/python/*/test
     tests/python/smddp/test_backend.py)
 # These tests run training frameworks, in an environment of their own.
 FRAMEWORKS_TESTS := $(wildcard tests/frameworks/test_*.py)
+TORCH_ENV ?= /var/tmp/shoal-torch
 FRAMEWORKS_ENV ?= /var/tmp/shoal-frameworks
 # These tests run JAX, in an environment of its own.
 JAX_TESTS := $(wildcard tests/jax/test_*.py)
@@ -527,7 +528,9 @@ wheel:
 	@echo 'make wheel: libfabric and OpenSSL are built too, in a Debian 11, so that the wheel runs with glibc 2.29 and'
 	@echo 'later: about half an hour. make wheel-here takes a few minutes, for systems as new as this one.'
 	@scripts/install-deps.sh --root
-	@status=0; scripts/packages/wheel.sh $(BUILD) $(DEBIAN11_ROOT) || status=$$?; \
+	@scripts/torch-env.sh $(TORCH_ENV) || true
+	@status=0; python=$(call python_of,$(TORCH_ENV)); scripts/packages/wheel.sh $(BUILD) $(DEBIAN11_ROOT) $$python || \
+	    status=$$?; \
 	[ $$status != 77 ] || { $(MAKE) --no-print-directory wheel-here && status=0; }; exit $$status
 
 wheel-here: bundle native

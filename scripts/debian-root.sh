@@ -21,6 +21,7 @@
 #
 #   SHOAL_DEBIAN_MIRROR   where packages come from; default: where this machine's apt has Debian from,
 #                         else debootstrap's
+#   DEBIAN_ROOT_SHOWS     folders of this machine, separated by colons, that a command sees under their own paths
 set -euo pipefail
 
 # What each suite gets besides debootstrap's minimum.
@@ -29,7 +30,7 @@ suite_packages() {
     bookworm) printf '%s\n' make ca-certificates ;;
     trixie-bare | bullseye-bare) printf '%s\n' ca-certificates ;;
     bullseye)
-        printf '%s\n' ca-certificates gcc make pkg-config perl dpkg-dev autoconf automake libtool libevent-dev \
+        printf '%s\n' ca-certificates gcc g++ make pkg-config perl dpkg-dev autoconf automake libtool libevent-dev \
             libjansson-dev libsodium-dev libseccomp-dev uthash-dev libibverbs-dev librdmacm-dev \
             libpsm2-dev libnuma-dev libnl-route-3-dev python3
         ;;
@@ -77,8 +78,8 @@ inside() {
     # shellcheck disable=SC2016
     unshare --mount --pid --fork --kill-child bash -c '
         set -euo pipefail
-        root=$1 tree=$2 cuda=$3 cache=$4
-        shift 4
+        root=$1 tree=$2 cuda=$3 cache=$4 shown=$5
+        shift 5
         mount --make-rprivate /
         # A mount of its own, as a root is: ip netns does not work in another.
         mount --bind "$root" "$root"
@@ -97,10 +98,16 @@ inside() {
                 mount --bind "$cuda" "$root/usr/local/cuda"
             fi
         fi
+        IFS=:
+        for folder in $shown; do
+            mkdir -p "$root$folder"
+            mount --bind "$folder" "$root$folder"
+        done
+        unset IFS
         # Not exec: this shell is the parent of whoever lost his own, and all end with it.
         trap "exit 143" TERM
         chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "$@"
-    ' bash "$root" "$tree" "${CUDA_HOME:-/usr/local/cuda}" "$cache" \
+    ' bash "$root" "$tree" "${CUDA_HOME:-/usr/local/cuda}" "$cache" "${DEBIAN_ROOT_SHOWS:-}" \
         DEBIAN_FRONTEND=noninteractive "${environment[@]}" \
         bash -c "cd /shoal && exec \"\$@\"" bash "$@"
 }

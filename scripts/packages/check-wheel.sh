@@ -5,8 +5,9 @@
 #
 # BARE is a root of scripts/debian-root.sh for SUITE, of which a copy is used: Python there has no
 # compiler, no torch and nothing that shoal needs. TORCH is one for trixie, with torch 2.6 and a later
-# glibc; nothing is left there. The last line is "N passed, N failed", with ", N skipped" where a root
-# cannot be made here.
+# glibc; nothing is left there. The native backend is tried with the torch that it was built for, in TORCH_ENV, the
+# environment of scripts/torch-env.sh (default: /var/tmp/shoal-torch). The last line is "N passed, N failed", with
+# ", N skipped" where a root cannot be made here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -97,6 +98,21 @@ check_torch() {
         in_torch "$bin/shoalrun" --timeout 100 -n 2 -- "$bin/python" worker/python/examples/digits_ddp.py
 }
 
+check_native() {
+    local python=${TORCH_ENV:-/var/tmp/shoal-torch}/bin/python3
+    if ! "$python" -c 'import torch' 2>/dev/null; then
+        printf 'SKIP the native backend: %s has no torch\n' "$python"
+        skipped=$((skipped + 1))
+        return
+    fi
+    mkdir -p "$here"
+    check 'pip installs the wheel for the torch of its native backend' 'Successfully installed shoal' \
+        "$python" -m pip install --no-index --target "$here/packages" "$wheel"
+    local run=(env -C "$here" PYTHONPATH="$PWD/$here/packages" "$python" -m shoal)
+    check 'the native backend serves' 'backend *native, .*_bundle/lib/shoal_native-torch' "${run[@]}" --no-test
+    check 'two ranks use it' 'PASS  two ranks of PyTorch' env SHOAL_NATIVE=1 "${run[@]}"
+}
+
 check 'glibc is what the name says' 'needs glibc' scripts/packages/wheel.py --check "$wheel"
 for pair in "$@"; do
     suite=${pair%%=*} status=0
@@ -106,6 +122,7 @@ done
 status=0
 scripts/debian-root.sh trixie "$torch" || status=$?
 if ((status == 0)); then check_torch; else skip 'a Debian 13 with torch'; fi
+check_native
 printf '%d passed, %d failed' "$passed" "$failed"
 ((skipped == 0)) || printf ', %d skipped' "$skipped"
 printf '\n'

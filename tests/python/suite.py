@@ -109,7 +109,8 @@ def reason_without_native():
     """Why nothing can run on the native backend here; None: it has been built for this torch."""
     if importlib.util.find_spec("torch") is None:
         return "no torch"
-    name = f"shoal_native-torch-{_torch_version_text()}-abi?{sysconfig.get_config_var('EXT_SUFFIX')}"
+    release = _torch_version_text().partition("+")[0]
+    name = f"shoal_native-torch-{release}*-abi?{sysconfig.get_config_var('EXT_SUFFIX')}"
     if any((BUILD / "lib").glob(name)):
         return None
     return f"no native backend: no {name} (make native)"

@@ -59,6 +59,21 @@ class Choice(unittest.TestCase):
             self.assertEqual(text.count("RuntimeWarning: the backend in Python serves: "), 1, text)
             self.assertEqual(len(re.findall(r"^\(None, '.* cannot be loaded: ", text, re.MULTILINE)), 2, text)
 
+    def test_the_torchs_that_one_module_is_for(self):
+        """pip's builds of a release for the CPU and for each CUDA have the same headers; other builds may not."""
+        rows = {
+            "2.13.0": "2.13.0",
+            "2.13.0+cpu": "2.13.0",
+            "2.13.0+cu126": "2.13.0",
+            "2.13.0+cu130": "2.13.0",
+            "2.13.1+cpu": "2.13.1",
+            "2.13.0+rocm6.4": "2.13.0+rocm6.4",
+            "2.6.0+debian": "2.6.0+debian",
+            "2.14.0a0+git12345": "2.14.0a0+git12345",
+        }
+        program = f"from shoal.torch import _native; print([_native.headers_of(one) for one in {list(rows)}])"
+        self.assertEqual(suite.run([sys.executable, "-c", program]).stdout.strip(), str(list(rows.values())))
+
     @contextlib.contextmanager
     def bare_library(self):
         """libshoal in a folder without a native backend."""

@@ -1,6 +1,7 @@
 """Builds the native backend for the torch of this Python: `make native`.
 
     build.py --build BUILD [--sanitize NAME]      the module goes to BUILD/lib, beside libshoal
+    build.py --folders                            print the folders that the compiler reads, for one that runs elsewhere
 
 All sources are one unit for the compiler, which takes longer over torch's headers than over all the sources.
 NAME is one of g++'s sanitizers: Python loads such a module where the sanitizer's library is loaded before it
@@ -59,6 +60,15 @@ def include_flags(torch):
     folders = [str(own), str(own / "torch/csrc/api/include"), sysconfig.get_path("include")]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     return [abi, f"-I{TREE}", *(word for folder in folders for word in ("-isystem", folder))]
+
+
+def folders():
+    """This tree, and where the headers of torch and of Python are: pyconfig.h may be in a folder of the architecture."""
+    torch, _ = torch_and_name()
+    headers = pathlib.Path(sysconfig.get_path("include"))
+    architecture = headers.parent / (sysconfig.get_config_var("MULTIARCH") or "") / headers.name
+    found = [TREE, pathlib.Path(torch.__file__).parent, headers, architecture]
+    return [str(folder) for folder in dict.fromkeys(found) if folder.exists()]
 
 
 def check_headers(command):
@@ -142,16 +152,23 @@ def remove_stale(folder):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--build", type=pathlib.Path, required=True)
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--build", type=pathlib.Path)
+    chosen.add_argument("--folders", action="store_true")
     parser.add_argument("--sanitize", metavar="NAME")
     options = parser.parse_args()
-    folder = options.build.resolve()
     try:
+        if options.folders:
+            print(":".join(folders()))
+            return
+        folder = options.build.resolve()
         module, new = build(folder, options.sanitize)
         if new:
             print(f"native backend: {module}")
     except Missing as missing:
-        print(f"native backend: not built: {missing}; the one in Python serves")
+        print(f"native backend: not built: {missing}; the one in Python serves", file=sys.stderr)
+        if options.folders:
+            return
     remove_stale(folder / "lib")
 
 

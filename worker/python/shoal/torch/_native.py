@@ -9,6 +9,7 @@ import importlib.machinery
 import importlib.util
 import os
 import pathlib
+import re
 import sysconfig
 import warnings
 
@@ -24,7 +25,13 @@ _loaded = None  # (module or None, its path or why there is none), once it has b
 def file_name():
     """Of the module for this torch and this Python."""
     abi = int(torch.compiled_with_cxx11_abi())
-    return f"shoal_native-torch-{torch.__version__}-abi{abi}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return f"shoal_native-torch-{headers_of(torch.__version__)}-abi{abi}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def headers_of(version):
+    """Return the version of torch without what its headers do not depend on: pip's builds of one release for the CPU
+    and for each CUDA have the same classes, and what differs in the headers is for CUDA's own compiler."""
+    return re.sub(r"\+(cpu|cu\d+)$", "", version)
 
 
 def folders():
