@@ -4,6 +4,8 @@ A test program is test_<noun>.py, run by scripts/run-tests.sh like the C program
 same words. Its cases are unittest's. What runs inside ranks is in ranks/ranks_<noun>.py.
 """
 
+import atexit
+import functools
 import importlib.util
 import json
 import os
@@ -16,6 +18,8 @@ import sys
 import sysconfig
 import tempfile
 import unittest
+
+from launch import forks
 
 HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[1]
@@ -121,6 +125,25 @@ def torchrun(*options):
     return [sys.executable, LAUNCH / "torchrun.py", "--nproc_per_node=2", "--monitor_interval=0.2", *options]
 
 
+@functools.cache
+def fork_server():
+    """Return what forks the ranks of this program; it has loaded torch, and nothing of shoal."""
+    server = forks.Server(["torch"], environment())
+    atexit.register(server.close)
+    return server
+
+
+def start_rank(command, env, **how):
+    """Start an interpreter with this command, as subprocess.Popen does. It is a fork of one that has loaded torch,
+    unless it has variables that torch may read meanwhile: others than those of shoal, of launchers and of tests."""
+    own = environment()
+    differs = {name for name in {*env, *own} if env.get(name) != own.get(name)}
+    same = all(re.match(r"SHOAL_|MASTER_|TEST_|(RANK|WORLD_SIZE|LOCAL_RANK)$", name) for name in differs)
+    if same and fork_server().is_ready:
+        return forks.Fork(fork_server(), [sys.executable, *command], env=env, **how)
+    return subprocess.Popen([sys.executable, *command], env=env, **how)
+
+
 class Ranks:
     """Ranks without a launcher: processes with RANK and WORLD_SIZE, and a file as the store. more:
     their environment; each[rank] is added to it."""
@@ -128,8 +151,8 @@ class Ranks:
     def __init__(self, size, script, *arguments, each=None, **more):
         self.folder = tempfile.TemporaryDirectory(prefix="shoal-ranks-")
         self.processes = [
-            subprocess.Popen(
-                [sys.executable, str(script), *arguments],
+            start_rank(
+                [str(script), *arguments],
                 env=environment(
                     RANK=str(rank),
                     WORLD_SIZE=str(size),
