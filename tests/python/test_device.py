@@ -11,11 +11,11 @@ DRIVER = {"SHOAL_CUDA_LIBRARY": str(STAND_IN)}
 STREAMS_WAIT = {**DRIVER, "SHOAL_STREAM_WAITS": "1"}
 
 
-class OnOneNode(suite.RanksCase, script="ranks_device.py", ranks=4, **STREAMS_WAIT):
+class OnOneNode(suite.ForkedRanksCase, script="ranks_device.py", ranks=4, **STREAMS_WAIT):
     pass
 
 
-class HostWaits(suite.RanksCase, script="ranks_device.py", ranks=4, **DRIVER):
+class HostWaits(suite.ForkedRanksCase, script="ranks_device.py", ranks=4, **DRIVER):
     pass
 
 
@@ -25,10 +25,8 @@ class DataParallel(
     pass
 
 
-class DataParallelHostWaits(
-    suite.RanksCase, script="ranks_device_data_parallel.py", ranks=2, **DRIVER
-):
-    pass
+class DataParallelHostWaits(suite.ForkedRanksCase, script="ranks_device_data_parallel.py", ranks=2, **DRIVER):
+    imports = suite.imports_of_data_parallel()
 
 
 if __name__ == "__main__":

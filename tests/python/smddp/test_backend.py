@@ -10,8 +10,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import suite  # noqa: E402
 
 
-class Backend(suite.RanksCase, script="ranks_smddp.py", ranks=4):
-    pass
+class Backend(suite.ForkedRanksCase, script="ranks_smddp.py", ranks=4):
+    imports = suite.imports_of_data_parallel()
 
 
 class FirstVersions(suite.RanksCase, script="ranks_smdataparallel.py", ranks=2, nodes=2):
