@@ -11,7 +11,7 @@ SCRIPT = pathlib.Path(__file__).with_name("ranks_expert_sharding.py")
 
 
 class Sharding(suite.ForkedRanksCase, script=SCRIPT, ranks=8):
-    imports = "torch.distributed.fsdp,shoal.smddp.smp"
+    imports = "torch._dynamo,torch.distributed.fsdp,shoal.smddp.smp"
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ SCRIPT = pathlib.Path(__file__).with_name("ranks_experts.py")
 
 
 class Experts(suite.ForkedRanksCase, script=SCRIPT, ranks=8):
-    imports = "shoal.smddp.smp"
+    imports = "torch._dynamo,shoal.smddp.smp"
 
 
 class Configuration(unittest.TestCase):

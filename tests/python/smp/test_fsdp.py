@@ -12,7 +12,7 @@ SCRIPT = pathlib.Path(__file__).with_name("ranks_fsdp.py")
 
 
 class Sharding(suite.ForkedRanksCase, script=SCRIPT, ranks=8):
-    imports = "torch.distributed.fsdp,torch.distributed.checkpoint,shoal.smddp.smp"
+    imports = "torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint,shoal.smddp.smp"
 
 
 if __name__ == "__main__":
