@@ -53,7 +53,7 @@ class Forks(unittest.TestCase):
     def ends(self, process):
         """The lines of the server in a traceback are left out."""
         text = process.communicate(timeout=suite.LIMIT_S)[0]
-        return process.returncode, re.sub(r"  File \"\S*/fork_server.py\".*\n    .*\n", "", text)
+        return process.returncode, re.sub(r"  File \"\S*/fork_server.py\".*\n(    .*\n)+", "", text)
 
     def test_as_a_fresh_one(self):
         for name, program in PROGRAMS.items():
