@@ -71,7 +71,7 @@ def write_wheel(folder, project, summary, files, tag=ANY, executables=(), entry_
     name += f"-{tag}.whl"
     with zipfile.ZipFile(pathlib.Path(folder) / name, "w", zipfile.ZIP_DEFLATED) as wheel:
         for path, content in files.items():
-            # The same bytes whenever it is built.
+            # A fixed date gives the same bytes whenever the wheel is built.
             entry = zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0))
             entry.external_attr = (0o100755 if path in executables else 0o100644) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED

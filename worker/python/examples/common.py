@@ -1,4 +1,4 @@
-"""What the examples share: the options, the process group, a model of text, one printed result.
+"""Parts that the examples share: the options, the process group, a model of text, one printed result.
 
 Each example is an ordinary script of torch.distributed; `--backend gloo` trains the same on gloo.
 """
@@ -54,7 +54,8 @@ def start(description, **more):
 
 
 def _device(name, parser):
-    """Of a rank: with several GPUs each has its own, with fewer than ranks they share."""
+    """Return the device of this rank: with several GPUs each rank has its own, with fewer GPUs than ranks they
+    share."""
     if name != "cuda":
         return torch.device(name)
     if not torch.cuda.is_available():

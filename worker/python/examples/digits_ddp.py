@@ -17,7 +17,7 @@ def load():
 
 
 def make_batches(options, rank, size):
-    """Of 32 rows for each rank in each step."""
+    """Yield the (pixels, digits) of each step: 32 rows for each rank."""
     pixels, digits = (table.to(options.device) for table in load())
     for step in common.count_steps(options.steps):
         rows = torch.arange(rank, 32 * size, size) + step * 32 * size

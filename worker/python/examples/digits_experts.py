@@ -29,7 +29,7 @@ class Model(torch.nn.Module):
 
 
 def take_means(model):
-    """Of gradients: every rank has the router and the rest, one rank of each pair has an expert."""
+    """Average the gradients: every rank has the router and the rest, one rank of each pair has an expert."""
     state = tsm.state
     for name, parameter in model.named_parameters():
         of_expert = name.startswith("mixture.experts.")

@@ -18,7 +18,7 @@ LOOK_STEPS = 10  # how often newcomers are looked for, while ranks are missing
 
 
 class Training:
-    """What outlives a generation of ranks, and what is made anew for each."""
+    """Training state that outlives a generation of ranks, and the wrapper, which is made anew for each."""
 
     def __init__(self, steps):
         self.steps, self.step, self.wanted = steps, 0, 0

@@ -27,7 +27,7 @@ EVERY_STEPS = 5
 
 
 class Whole:
-    """The same model on each rank: the checkpoint rank alone writes it, all read it."""
+    """A model that is whole on each rank: the checkpoint rank alone writes it, all read it."""
 
     def __init__(self):
         self.model = DistributedDataParallel(common.TextModel())
@@ -88,7 +88,8 @@ def make_optimizer(model):
 
 
 def save(training, folder, step):
-    """What a run that is killed leaves is no checkpoint until `latest` names it."""
+    """Write a checkpoint, and name it in `latest` at the end: files that a killed run leaves before that are no
+    checkpoint."""
     name = f"step-{step}"
     training.save(folder / name)
     dist.barrier()  # all have written
@@ -124,7 +125,7 @@ def remove_others(folder, name):
 
 
 def digest(training):
-    """Of the bits of all parameters and of the optimizer's state, on all ranks."""
+    """Return a digest of the bits of all parameters and of the optimizer's state, on all ranks."""
     own = hashlib.sha256()
     for parameter in training.model.parameters():
         state = sorted(training.optimizer.state[parameter].items())  # what is loaded may have another order

@@ -6,7 +6,7 @@
 All sources are one unit for the compiler, which takes longer over torch's headers than over all the sources.
 NAME is one of g++'s sanitizers: Python loads such a module where the sanitizer's library is loaded before it
 (tests/python/test_sanitized.py).
-What has been built from the same sources, by the same compiler, for the same torch, is left as it is.
+A module that has been built from the same sources, by the same compiler, for the same torch, is left as it is.
 Where a compiler, torch or its headers are missing, that is said in one line, and nothing is built: the
 backend in Python does without. A compiler's error is an error.
 """
@@ -33,7 +33,7 @@ OF_THREADS = "#include <cstddef>\n#undef _GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK\n"
 
 
 class Missing(Exception):
-    """What cannot be done without."""
+    """Something that the build needs is missing: the text says what."""
 
 
 def compiler():

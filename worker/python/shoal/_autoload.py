@@ -17,7 +17,7 @@ AS_VALUES = ("gloo",)
 
 
 def register():
-    """What torch calls. What goes wrong is raised when a group is made."""
+    """Register the backend; torch calls this. An error is raised when a group is made."""
     try:
         install()
     except Exception as problem:
@@ -59,8 +59,8 @@ def register_backend(backend, name, devices):
 
 
 def _fill_in_late(handlers):
-    """What shoalrun, srun and SageMaker leave out of the environment, shoal.torch fills in: torch asks for it before it
-    has a group made. So where "env://" would fail for want of it, shoal.torch is imported then."""
+    """Have shoal.torch imported where "env://" would fail without it: shoal.torch fills in the variables that shoalrun,
+    srun and SageMaker leave out of the environment, and torch asks for them before it has a group made."""
     original = handlers["env"]
     if hasattr(original, "shoal_is_late") or hasattr(original, "shoal"):
         return

@@ -40,7 +40,7 @@ class Value(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What is not known is None."""
+    """The place of a process in its job; a field that is not known is None."""
 
     rank: Optional[Value] = None
     size: Optional[Value] = None

@@ -1,4 +1,4 @@
-"""What goes wrong, as exceptions: one class for each code of shoal.h, with the library's own text."""
+"""Exceptions: one class for each error code of shoal.h, with the library's own text."""
 
 import copy
 

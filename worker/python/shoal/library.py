@@ -193,8 +193,8 @@ class Job:
     def __init__(
         self, name, socket_path, rank, world_size, *, local_rank, timeout_ms, arena_bytes, newcomer=False, recovery=0
     ):
-        """As a newcomer, which has no rank yet, it becomes one of the job's next generation. recovery is 1, -1 or 0,
-        as in shoal.h."""
+        """Join the job. A newcomer, which has no rank yet, becomes one of the job's next generation. recovery is 1, -1
+        or 0, as in shoal.h."""
         self.library = load()
         options = Options(
             struct_size=ctypes.sizeof(Options),
@@ -306,8 +306,8 @@ class Group:
         return Request(self.job, request)
 
     def set_stream(self, stream):
-        """What this thread starts next is on the job's device, in the order of this stream (its
-        handle); None: in memory."""
+        """Put what this thread starts next on the job's device, in the order of this stream (its handle); None: in
+        memory."""
         if self.job.handle is not None and self.handle is not None:
             on_device = stream is not None
             self.job.library.call(

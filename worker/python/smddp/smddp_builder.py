@@ -20,7 +20,7 @@ START = "shoal-smddp.pth"
 
 
 def _package_folders():
-    """Those of this interpreter. pip hides them from a build."""
+    """Return the package folders of this interpreter. pip hides them from a build."""
     folders = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
     return [*folders, *site.getsitepackages(), site.getusersitepackages()]
 

@@ -10,7 +10,7 @@ import sys
 
 
 def install():
-    """Of this interpreter; the runner's."""
+    """Register smddp with torch, now or once this interpreter imports it."""
     if "torch" in sys.modules:
         _register()
     else:

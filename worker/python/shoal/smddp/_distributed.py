@@ -93,7 +93,8 @@ def reduce(tensor, dst=0, op=ReduceOp.SUM, group=None, async_op=False):
 def all_to_all_single(
     output_t, input_t, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False
 ):
-    """Of both tensors the part r, along the first dimension, is for rank r."""
+    """Exchange parts: part r of input_t, along the first dimension, goes to rank r, and part r of output_t comes from
+    it."""
     return dist.all_to_all_single(
         output_t, input_t, output_split_sizes, input_split_sizes, group, async_op
     )

@@ -47,7 +47,7 @@ MODULES = {
     "torch.sagemaker.utils.utils": "shoal.smddp.smp.utils",
 }
 
-# What is ours below these is ours as a whole, or not at all.
+# Below these names all modules are ours, or none.
 TREES = ("smdistributed.dataparallel", "torch.sagemaker")
 
 

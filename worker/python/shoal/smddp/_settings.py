@@ -1,4 +1,4 @@
-"""What SageMaker and the launchers set, read and checked before a job starts.
+"""The settings that SageMaker and the launchers make, read and checked before a job starts.
 
 read() is a pure function over the environment and resourceconfig.json. apply() puts into the
 environment what scripts and torch look for and a launcher has left out. The names are those of the
@@ -16,7 +16,7 @@ from shoal._launcher_table import LAUNCHERS
 from shoal.smddp import _log
 from shoal.torch import _hosts, _launch
 
-# Of Amazon's library, without a meaning here, and why.
+# Variables of Amazon's library that mean nothing here, and why.
 _UNUSED = {
     "SMDATAPARALLEL_OPTIMIZE_SDP": "sharded training has one way here",
     "SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES": "no buffers for it are on the GPU",
@@ -30,7 +30,7 @@ _USED = (
     "SMDATAPARALLEL_USE_HOMOGENEOUS",
     "SMDATAPARALLEL_USE_SINGLENODE",
 )
-# Of SM_FRAMEWORK_PARAMS, likewise.
+# Keys of SM_FRAMEWORK_PARAMS that mean nothing here, and why.
 _UNUSED_PARAMETERS = {
     "sagemaker_instance_type": "any machine will do",
     "sagemaker_distributed_dataparallel_custom_mpi_options": "this process has been started already",
@@ -42,7 +42,7 @@ _USED_PARAMETERS = ("sagemaker_distributed_dataparallel_enabled", "sagemaker_mpi
 
 
 class Settings(NamedTuple):
-    """What is not known is None, or empty."""
+    """Settings of a job as a process sees them; a field that is not known is None, or empty."""
 
     place: _launchers.Place
     master: Optional[str]  # the host of rank 0, where torch's store is
@@ -84,9 +84,9 @@ def read(environment, resource_config):
 
 
 def apply(environment=None):
-    """Reads the surroundings of this process, and completes them: RANK, WORLD_SIZE, LOCAL_RANK,
-    LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and SMDATAPARALLEL_LOCAL_RANK, which scripts and torch
-    look for. What is set stays. Returns the Settings. May be called again. Raises as read()."""
+    """Read the surroundings of this process, and complete them: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+    MASTER_ADDR, MASTER_PORT and SMDATAPARALLEL_LOCAL_RANK, which scripts and torch look for. Variables that are set
+    stay. Returns the Settings. May be called again. Raises as read()."""
     environment = os.environ if environment is None else environment
     settings = read(environment, _hosts.resource_config())
     for value, name in zip(settings.place, _launchers.TORCHRUN):
@@ -130,7 +130,8 @@ def _find_hosts(environment, resource_config):
 
 
 def _choose_hosts(environment, hosts):
-    """Those of the instance groups that the job runs on, where a cluster has several groups."""
+    """Return the hosts of the instance groups that the job runs on, where a cluster has several groups; else
+    `hosts`."""
     groups = _read_json(environment, "SM_INSTANCE_GROUPS_DICT", dict) or {}
     chosen = []
     for name in _read_names(environment, "SM_DISTRIBUTION_INSTANCE_GROUPS"):
@@ -205,7 +206,7 @@ def _find_master(environment, place, hosts):
 
 
 def _choose_port(environment):
-    """The same on all ranks of a job of mpirun's, and seldom another job's."""
+    """Return a port: all ranks of a job of mpirun's get the same one, and another job seldom gets it."""
     for name in ("OMPI_MCA_ess_base_jobid", LAUNCHERS["mpirun"]["job"], LAUNCHERS["mpiexec"]["job"]):
         if environment.get(name):
             return 20000 + zlib.crc32(environment[name].encode()) % 10000
@@ -235,7 +236,7 @@ def _read_names(environment, name):
 
 
 def _read_json(environment, name, kind):
-    """Of this kind, None where it is not set. Raises InvalidError."""
+    """Return the variable's JSON, which is of this kind; None where it is not set. Raises InvalidError."""
     text = environment.get(name)
     if not text:
         return None

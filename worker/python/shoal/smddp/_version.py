@@ -1,4 +1,4 @@
-"""What smdistributed.dataparallel says of itself."""
+"""The version that smdistributed.dataparallel gives for itself."""
 
 # The latest version whose interface has been published (aws/sagemaker-python-sdk, doc/api/training,
 # release notes of the data parallel library); all before it are served as well.

@@ -36,8 +36,9 @@ def find_program():
 
 
 def be_taken_before_it():
-    """When memory runs out the kernel takes who has most of it mapped. Of a node's processes that is the
-    daemon, which has the memory of all ranks, so a rank counts as larger than it is. As shoalrun has it."""
+    """Let the kernel take this rank before the daemon. When memory runs out the kernel takes the process that has most
+    of it mapped: the daemon, which has the memory of all ranks. A rank therefore counts as larger than it is, as
+    shoalrun has it."""
     path = pathlib.Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError, ValueError):
         if int(path.read_text()) < OOM_SCORE:

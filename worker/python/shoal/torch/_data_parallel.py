@@ -54,8 +54,8 @@ def _buckets_in_the_arena():
 
 
 class _Averages:
-    """Start and time the averages of a wrapper's buckets, as a hook, where no native backend does.
-    What is exposed is what comes after the start of the last bucket."""
+    """Start and time the averages of a wrapper's buckets, as a hook, where no native backend does. The time after the
+    start of the last bucket counts as exposed."""
 
     def __init__(self, group):
         self._group = group

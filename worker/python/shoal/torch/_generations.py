@@ -1,8 +1,8 @@
 """A process group that goes on after a loss, and one that a newcomer joins: the default process group is made anew,
 over the next generation of the same job.
 
-torch wants a store, and the old one may have been in a process that is lost. So the next rank 0 has one, and says
-where in a broadcast of the job itself, which names whoever is lost meanwhile.
+torch wants a store, and the old one may have been in a process that is lost. For this reason the next rank 0 has a
+store, and says where in a broadcast of the job itself, which names whoever is lost meanwhile.
 """
 
 import ctypes
@@ -37,9 +37,9 @@ def reconfigure(timeout=None, stragglers=None, least_ranks=0, wait=None):
     that live and do not call it (None: 10 s).
 
     least_ranks: how many ranks there are to be afterwards, with newcomers: when all that are left have called it, they
-    wait for these. The last one ends the wait, and so does the time that `wait` says (None: as long as timeout
-    allows; in any case 2 s less than that): then they go on with fewer, which is no error. Of the wishes of all ranks
-    the greatest number and the longest time count.
+    wait for these. The last one ends the wait, and so does the time that `wait` says (None: as long as timeout allows;
+    in any case 2 s less than that): then they go on with fewer, which is no error. The greatest number and the longest
+    time that any rank wishes for count.
 
     After an error of reconfigure there is no process group any more."""
     group = _default_group("reconfigure")
@@ -98,7 +98,7 @@ def generation():
 
 def position():
     """The number that the next collective of the job has, of all that its ranks have done together since it began: to
-    be written into a checkpoint. The same on all ranks between two steps."""
+    be written into a checkpoint. Between two steps it is the same on all ranks."""
     return _default_group("position").session.job.position()
 
 
@@ -152,7 +152,7 @@ class _Wish:
         self.until = time.monotonic() + wait.total_seconds()
 
     def options(self, timeout_ms):
-        """Of the library's call with this timeout: {} when nothing is wished for any more."""
+        """Return the options of the library's call with this timeout: {} when nothing is wished for any more."""
         if not self.least_ranks or time.monotonic() >= self.until:
             return {}
         return {"least_ranks": self.least_ranks, "wait_ms": min(_left_ms(self.until), timeout_ms)}
@@ -238,7 +238,7 @@ def _find_store(host, port, timeout, connect_s):
 
 
 def _tell(job, told, deadline):
-    """What rank 0 says, on all."""
+    """Return on all ranks what rank 0 has told."""
     text = (ctypes.c_char * _ADDRESS_BYTES)()
     text.value = json.dumps(told).encode() if job.rank == 0 else b""
     address = ctypes.addressof(text)

@@ -1,4 +1,4 @@
-"""Which node this is, and at which address other nodes reach it."""
+"""The identity of this node, and the address at which other nodes reach it."""
 
 import contextlib
 import fcntl
@@ -25,8 +25,8 @@ _SOMEWHERE = ("192.0.2.1", "2001:db8::1")
 
 
 def node_identity():
-    """The same for two processes exactly if they share a machine, its files and its network, as the
-    ranks of one daemon do. SHOAL_NODE, when set, makes nodes of one machine."""
+    """Return a text that is the same for two processes exactly if they share a machine, its files and its network, as
+    the ranks of one daemon do. SHOAL_NODE, when set, makes nodes of one machine."""
     parts = [pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
     parts += [os.readlink(f"/proc/self/ns/{kind}") for kind in ("mnt", "net", "user")]
     return " ".join(parts + [str(os.getuid()), os.environ.get("SHOAL_NODE", "")])

@@ -1,6 +1,5 @@
-"""What a launcher leaves out of the environment that torch's "env://" wants, filled in when
-init_process_group asks: by shoalrun (no store), by srun (nothing of torch's) and on SageMaker (no
-master). What is set already stays."""
+"""Fills in, when init_process_group asks, the variables that torch's "env://" wants and a launcher leaves out: shoalrun
+(no store), srun (nothing of torch's) and SageMaker (no master). Variables that are set already stay."""
 
 import importlib
 import itertools
@@ -20,7 +19,7 @@ _stores = itertools.count()
 
 
 def fill_in(environment):
-    """What srun and SageMaker leave out. environment: a mapping, changed."""
+    """Fill in the variables that srun and SageMaker leave out. environment: a mapping, changed."""
     _fill_in_slurm(environment)
     _fill_in_sagemaker(environment)
 

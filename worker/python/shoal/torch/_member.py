@@ -1,4 +1,4 @@
-"""What a rank has of a group of torch's: the group of the library, how it goes, and each collective in Python.
+"""A rank's side of a group of torch's: the group of the library, how it goes, and each collective in Python.
 
 A method that starts a collective turns torch's lists and options into a call of shoal.torch._collectives, and returns
 torch's Work. torch reaches it by way of the native Backend, for what that does not do itself, or of the ProcessGroup
@@ -63,7 +63,7 @@ class Member:
             self.session.release(self.group)
 
     def failure(self):
-        """What it has failed with, and raises from now on; or None."""
+        """Return the error with which the group has failed, and which it raises from now on; or None."""
         return self._failure or self.counter.failure()
 
     def check(self):
@@ -348,7 +348,7 @@ class Member:
 
 
 class _Counter:
-    """What a group without a native one counts by itself."""
+    """The number of collectives, counted by a group without a native one."""
 
     def __init__(self):
         self._number = 0

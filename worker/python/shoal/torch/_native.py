@@ -23,7 +23,7 @@ _loaded = None  # (module or None, its path or why there is none), once it has b
 
 
 def file_name():
-    """Of the module for this torch and this Python."""
+    """Return the file name of the module for this torch and this Python."""
     abi = int(torch.compiled_with_cxx11_abi())
     return f"shoal_native-torch-{headers_of(torch.__version__)}-abi{abi}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
@@ -44,7 +44,7 @@ def _path_of_libshoal():
     path = library.load().path
     if "/" in path:
         return path
-    # What the system's loader has found by its name.
+    # The system's loader has found a library by its name: return its path.
     with open("/proc/self/maps") as maps:
         found = [line.split()[-1] for line in maps if "/libshoal.so" in line]
     return found[0] if found else path
@@ -95,13 +95,13 @@ def _import(path):
 
 
 def make_session(job):
-    """What operations of a job share; None: there is no native backend."""
+    """Make what the operations of a job share; None: there is no native backend."""
     module, _ = load()
     return module and module.Session(_path_of_libshoal(), job.handle.value)
 
 
 def make_bell(session):
-    """What tells the Python backend that its own requests are complete."""
+    """Make a bell, which tells the Python backend that its own requests are complete."""
     module, _ = load()
     return module.Bell(session)
 

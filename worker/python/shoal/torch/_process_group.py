@@ -15,7 +15,7 @@ going_on = None  # the session for which the default process group is made anew 
 
 
 class Options:
-    """What `pg_options` of init_process_group may say; all ranks say the same.
+    """The `pg_options` of init_process_group; all ranks give the same.
 
     job: the name of the job, under which newcomers find it (shoal.torch.join); without one it has the name in
     SHOAL_JOB, or one that nobody else has. reconfigurable: the group has the methods of
@@ -122,7 +122,7 @@ class ProcessGroup(_versions.GroupInPython, _reconfigurable.Reconfigurable, Memb
         Member.__init__(self, session, group, name, ranks, store, timeout)
 
     def _begin_anew(self, place, rank, size, timeout):
-        """Of a group whose job has been left."""
+        """Begin a new job for a group whose job has been left."""
         session = _session.Session(place, rank, size, timeout)
         self._batch = self._refused = None
         self.use(session, session.job.world, list(range(size)))

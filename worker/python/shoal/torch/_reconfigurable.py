@@ -29,7 +29,7 @@ _HANDLE = re.compile(rf"shoal/[0-9a-f]{{32}}(/(?P<meeting>[0-9a-f]{{16}})/{_HOST
 
 
 class Reconfigurable:
-    """Of a ProcessGroup that is a whole job: what torch asks of one."""
+    """Methods that torch asks of a ProcessGroup that is a whole job."""
 
     _handle = None  # what the others call this rank; made when it is asked for
     _numbers = frozenset()  # that have been used
@@ -126,6 +126,6 @@ class Reconfigurable:
 
 
 def _name_of(number, handles):
-    """The same for all members, and for nobody else."""
+    """Return a name for the job that is the same for all members, and for nobody else."""
     text = json.dumps([number, handles]).encode()
     return f"reconfigured-{hashlib.sha256(text).hexdigest()[:40]}"

@@ -16,8 +16,8 @@ have a group already whose daemons were started in one meeting, those serve the 
 
 Rank 0 gathers, so that the number of look-ups grows with the ranks and not with their square.
 
-A launcher that starts all ranks anew may give them the store of an earlier attempt, with what is in it. So rank 0
-takes an answer for a rank's only when the rank has seen the plan that was made from that answer, and else makes
+A launcher that starts all ranks anew may give them the store of an earlier attempt, with what is in it. For this reason
+rank 0 takes an answer for a rank's only when the rank has seen the plan that was made from that answer, and else makes
 another plan. A rank that is started anew by itself, once the others have met, waits for its timeout.
 """
 
@@ -38,7 +38,7 @@ from shoal import errors
 from shoal.torch import _daemon, _hosts
 
 DEFAULT_SOCKET = "/run/shoal/shoald.sock"
-# So long rank 0 waits for ranks to see its plan before it looks whether they have answered anew.
+# Rank 0 waits so long for ranks to see its plan before it looks whether they have answered anew.
 _SLICE = datetime.timedelta(milliseconds=500)
 _SAY_S = 10  # so long a rank waits before it says for whom
 _launched = itertools.count()  # meetings of all ranks that this process was launched with
@@ -80,7 +80,7 @@ class Place:
         return self._started
 
     def of_job(self, job, name=None, local_rank=-1, local_size=None):
-        """The same for another job; the embedded daemon stays alive for it too."""
+        """Return the Place of this rank in another job; the embedded daemon stays alive for it too."""
         membership = None if self._membership is None else os.dup(self._membership)
         return Place(
             job, self.socket_path, local_rank, local_size or self.local_size, None, membership, name, self._started
@@ -100,8 +100,8 @@ class Place:
 
 
 def meet(store, rank, size, timeout, job=None):
-    """Every rank calls it with the same store, and the same name for the job (None: any); returns its Place.
-    What goes wrong on one rank is raised on all that wait for it."""
+    """Every rank calls it with the same store, and the same name for the job (None: any); returns its Place. An error
+    on one rank is raised on all that wait for it."""
     given = _given_socket()
     told = {"node": _hosts.node_identity(), "given": bool(given), "job": job, "mark": secrets.token_hex(8)}
     told["name"] = _hosts.node_name()
@@ -168,7 +168,7 @@ def _start_daemon(store, rank, node, plan, timeout):
 
 
 class _Told(Exception):
-    """Of another rank, by which it was caused: its error."""
+    """The error of another rank, which caused this one's."""
 
 
 @contextlib.contextmanager
@@ -202,8 +202,8 @@ def _wait(store, keys, left_s, missing):
 
 
 def _get(store, key, timeout, who, deadline=None, missing=None):
-    """What `who` has put there, or the error that it has put there instead. deadline: of time.monotonic(), where the
-    timeout began earlier. missing: as _wait() has it."""
+    """Return what `who` has put under the key, or raise the error that it has put there instead. deadline: of
+    time.monotonic(), where the timeout began earlier. missing: as _wait() has it."""
     left_s = timeout.total_seconds() if deadline is None else max(0.001, deadline - time.monotonic())
     try:
         _wait(store, [key], left_s, missing or (lambda: f"{who} has not joined"))

@@ -13,7 +13,7 @@ import weakref
 from shoal import errors, library
 from shoal.torch import _native, _streams, _work
 
-# So long the end of a process, which may have failed, waits for what its streams wait for.
+# The end of a process, which may have failed, waits so long for what its streams wait for.
 EXIT_S = 5
 ENDING_LENGTH = 500  # of what other ranks are told of an exception
 
@@ -84,9 +84,8 @@ class Session:
                 )
 
     def stream_of(self, group, way):
-        """A stream onto which operations end that may wait for each other: the collectives of a
-        group, or what it sends to, or gets from, one rank (`way`). As nccl has them, but that
-        what is sent does not wait for what is received."""
+        """A stream onto which operations end that may wait for each other: the collectives of a group, or what it sends
+        to, or gets from, one rank (`way`). nccl has the same streams, but here sends do not wait for receives."""
         with self.lock:
             if (group, way) not in self.streams:
                 self.streams[group, way] = _streams.runtime.make(self.device)

@@ -33,11 +33,11 @@ class Cuda:
         return torch.cuda.stream(stream)
 
     def event(self, stream):
-        """What is on the stream by now."""
+        """Return an event that stands for what is on the stream by now."""
         return stream.record_event()
 
     def join(self, device, event):
-        """What comes onto the current stream next waits for the event."""
+        """Let the current stream wait for the event before what comes onto it next."""
         torch.cuda.current_stream(device).wait_event(event)
 
     def record(self, tensor, stream):

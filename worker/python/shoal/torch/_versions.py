@@ -1,4 +1,4 @@
-"""What differs between versions of torch, all of it: 2.6 to 2.13, and the names after it."""
+"""All differences between versions of torch: 2.6 to 2.13, and the names after it."""
 
 import contextlib
 import datetime
@@ -31,8 +31,8 @@ METHOD_NAMES = {
 }
 
 class GroupInPython:
-    """What torch asks of a ProcessGroup. For one of its own it keeps a group's names in its backends, of which a group
-    made in Python has none, and asks the backend for a device what it can."""
+    """Attributes that torch asks of a ProcessGroup. For a group of its own, torch keeps the names in the group's
+    backends, of which a group made in Python has none, and asks the backend for a device what it can."""
 
     _name = _desc = ""
     group_name = property(lambda self: self._name)
@@ -59,8 +59,8 @@ def add_method_names(process_group_class):
 
 
 def register_in_dist2(name, make_group, make_options):
-    """Have torch.distributed._dist2.new_group make groups too, where this torch has it (since 2.9). What it is told of
-    a backend are the options."""
+    """Have torch.distributed._dist2.new_group make groups too, where this torch has it (since 2.9). The arguments that
+    it is given for a backend are the options."""
     try:
         from torch.distributed import _dist2
     except ImportError:

@@ -23,7 +23,7 @@ from shoal import errors
 from shoal.torch import _native, _streams
 from shoal.torch._states import FAILED, OVER, RUNNING, STREAMED, States
 
-# So long a wait in C lasts at the most before Python looks for signals such as Ctrl-C.
+# A wait in C lasts so long at the most before Python looks for signals such as Ctrl-C.
 SLICE_S = 0.5
 # Failed operations whose Work is remembered, for whoever waits late.
 FAILED_KEPT = 1024
@@ -99,8 +99,8 @@ class Operation:
         if self._by_stream:
             self._follow_on_stream()
         self.states.move(STREAMED if self._by_stream else RUNNING)
-        # An exception in a callback is the only way to give a future an error that C++ sees. What streams wait for
-        # has none: its errors show in the next call.
+        # An exception in a callback is the only way to give a future an error that C++ sees. An operation that streams
+        # wait for has none: its errors show in the next call.
         self.future = self._inner if self._by_stream else self._inner.then(self._outcome)
         # The first callback: when a waiter goes on, the Work is complete.
         self.future.add_done_callback(lambda _: self.published.set())
@@ -123,7 +123,7 @@ class Operation:
         return True
 
     def _follow_on_stream(self):
-        """What follows the requests, and the end, come onto its stream."""
+        """Put the finishers, which follow the requests, and then the end onto the operation's stream."""
         if self.finishers:
             with _streams.runtime.using(self.stream):
                 self._call_finishers()
@@ -178,7 +178,7 @@ class Operation:
             finisher()
 
     def _finish(self):
-        """What follows the requests, which are complete."""
+        """Do what follows the requests, which are complete."""
         try:
             if not self.error and self.device is None:
                 self._call_finishers()
@@ -247,8 +247,8 @@ class Operation:
         return f"timed out: {self.name} has not completed within {limit} of {time_s:g} s{where}"
 
     def _publish(self):
-        """Tell whoever waits: by the thread that has moved it, once. Of a stream's end they know; not of a
-        failure."""
+        """Tell whoever waits: by the thread that has moved it, once. Waiters know of a stream's end; they do not know
+        of a failure."""
         # It has the group, which ends with whoever keeps it, and a Work that nobody needs may be kept.
         on_failure, self._on_failure = self._on_failure, None
         if self.error:
@@ -330,7 +330,7 @@ def _tensors_in(kept):
 
 
 class AllOf:
-    """What one Work for several operations stands for (coalescing)."""
+    """The operations that one Work stands for (coalescing)."""
 
     def __init__(self, operations):
         self.operations = operations
@@ -409,7 +409,7 @@ class Completions(threading.Thread):
             problem = self.problem
             self.pending[id(operation)] = operation
             late = operation.deadline < self.sleeps_until
-        # What completed before it was added has rung a bell that found nothing.
+        # An operation that completed before it was added has rung a bell that found nothing.
         if operation.advance():
             with self.lock:
                 self.pending.pop(id(operation), None)

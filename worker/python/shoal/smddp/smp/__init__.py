@@ -31,10 +31,10 @@ _parts.install()
 def init(config=None):
     """Configure model parallelism and make its process groups; every rank calls it.
 
-    config: a dict of keys, the path of a JSON file with them, or None. What SageMaker sets in the environment
-    (hyperparameter mp_parameters) goes before it. Without a default process group, one of backend "shoal" is
-    made first. Raises InvalidError, UnsupportedError, MismatchError (ranks differ), StateError (a second call
-    with something else), OSError (no such file)."""
+    config: a dict of keys, the path of a JSON file with them, or None. The keys that SageMaker sets in the environment
+    (hyperparameter mp_parameters) go before it. Without a default process group, one of backend "shoal" is made first.
+    Raises InvalidError, UnsupportedError, MismatchError (ranks differ), StateError (a second call with something else),
+    OSError (no such file)."""
     if not dist.is_initialized():
         _settings.apply()  # which rank this is, too
     configuration = _configuration.read(config, os.environ, state.overrides)
@@ -58,12 +58,12 @@ def transform(
     tensor_parallel_degree of 1 nothing is divided.
 
     device, dtype: where the model goes, and as what; one that is on the meta device in part stays there.
-    config: {"tensor_parallel_plan": {name pattern: style}}, which goes before the plan that the model has; styles
-    are in tensor_parallel/_plan.py. Or a MoEConfig: mixtures of experts then become MoELayers, of which each rank
-    keeps its experts. load_state_dict_from_rank0: the ranks of the first tensor parallel group get
-    rank 0's weights and need have none; FSDP's sync_module_states=True then gives them to all others. Else the
-    weights are those that each group's first rank has. cp_comm_type means nothing without context parallelism.
-    Raises StateError before init(), and what shoal.errors has where a model cannot be divided."""
+    config: {"tensor_parallel_plan": {name pattern: style}}, which goes before the plan that the model has; styles are
+    in tensor_parallel/_plan.py. Or a MoEConfig: mixtures of experts then become MoELayers, of which each rank keeps its
+    experts. load_state_dict_from_rank0: the ranks of the first tensor parallel group get rank 0's weights and need have
+    none; FSDP's sync_module_states=True then gives them to all others. Without it the weights are those that each
+    group's first rank has. cp_comm_type means nothing without context parallelism. Raises StateError before init(), and
+    what shoal.errors has where a model cannot be divided."""
     if not state.is_initialized:
         raise errors.StateError("torch.sagemaker.transform(): torch.sagemaker.init() has not been called")
     replace = None

@@ -1,5 +1,5 @@
-"""What of torch is changed here: where a torch has it no more, that is said at once, and what takes the place of a
-function takes what the function takes."""
+"""Changes to torch's own functions: where a torch no longer has the function, an error says so at once, and the
+function that takes its place takes the same arguments."""
 
 import inspect
 

@@ -1,5 +1,5 @@
-"""What torch.sagemaker.transform does with a MoEConfig: mixtures of experts of a model that has all of them
-become MoELayers, with the same weights, of which each rank keeps its experts.
+"""torch.sagemaker.transform with a MoEConfig: mixtures of experts of a model that has all of them become MoELayers,
+with the same weights, of which each rank keeps its experts.
 
 Known are Mixtral's as Hugging Face's transformers build them up to 4.57: a Mixtral... with the children `gate`, a
 linear layer, and `experts`, a ModuleList, and nothing else of its own, and the number `top_k`. Its forward(hidden)

@@ -13,7 +13,7 @@ EXPERT_PARALLEL = "expert-parallel-rng"
 
 
 class _State(NamedTuple):
-    """Of torch's generators. gpu: None until the process has set up CUDA; the seed makes it then."""
+    """One state of torch's generators. gpu: None until the process has set up CUDA; the seed makes it then."""
 
     seed: int
     cpu: torch.Tensor
@@ -58,7 +58,7 @@ class RngStateTracker:
         return dict(self._states)
 
     def set_states(self, states):
-        """What get_states() returned."""
+        """Replace all states by those that get_states() returned."""
         self._states = dict(states)
 
     def reset(self):

@@ -1,4 +1,4 @@
-"""Which rank is where in the grid of ranks, as numbers alone: no process group, no torch.
+"""The places of ranks in the grid of ranks, as numbers alone: no process group, no torch.
 
 Dimensions from the slowest to the fastest, so that tensor parallel ranks are neighbours, then sharding ones
 (in theirs too, rank // tensor_parallel_degree numbers the data parallel ranks; example scripts rely on it):

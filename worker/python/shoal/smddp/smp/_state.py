@@ -62,7 +62,7 @@ def _group(name):
 
 
 class State:
-    """What init() has set up. Before it, reading raises StateError.
+    """The state that init() sets up; before init(), reading it raises StateError.
 
     A process group is None where it has nothing to do: everywhere but in dp_process_group and
     world_process_group when the script's own FSDP is left as it is (is_native)."""
@@ -183,7 +183,7 @@ class State:
             _log.info("torch.sagemaker: %d ranks: %s", ranker.world_size, sizes)
 
     def reset(self):
-        """As before init(): what it made is given back. All ranks call it, before the process group ends."""
+        """Give back what init() made, so that all is as before it. All ranks call it, before the process group ends."""
         if self.is_initialized:
             for group in self._own_groups:
                 dist.destroy_process_group(group)

@@ -65,8 +65,8 @@ class Exchange:
         return rows[by_expert], theirs.sum(0).tolist()
 
     def combine(self, rows):
-        """What the experts made of the rows that dispatch() returned, in their order. Returns
-        [n, k, width of rows]: for each token what each of its experts made of it."""
+        """Send rows back. rows: the experts' results for the rows that dispatch() returned, in their order. Returns [n,
+        k, width of rows]: for each token the result of each of its experts."""
         if self._group is not None:
             rows = exchange(rows[self._back], self._received, self._sent, self._group)
         return rows[torch.argsort(self._order)].reshape(*self._wanted, rows.shape[-1])

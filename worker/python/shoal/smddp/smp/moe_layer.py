@@ -48,8 +48,8 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 class Router(nn.Module):
-    """Which experts get a token, and with what weights: [n, width] -> weights and experts, both [n, k], and what
-    they come from, [n, experts]. adds_up_to_one: the weights of a token do. With a top_k of 1 that leaves the
+    """The choice of the experts that get a token, and their weights: [n, width] -> weights and experts, both [n, k],
+    and what they come from, [n, experts]. adds_up_to_one: the weights of a token do. With a top_k of 1 that leaves the
     router without a gradient of the output's, so it is not the default there."""
 
     def __init__(self, width, expert_count, top_k, config):
@@ -136,14 +136,14 @@ class Experts(nn.ModuleList):
 class MoELayer(nn.Module):
     """[..., width] -> [..., width]: for each token the weighted sum of what top_k of the experts make of it.
 
-    make_expert() makes one expert, a module [n, width] -> [n, width] that takes n of 0 too. Every rank of the
-    expert parallel group (state's, or `group`, whose ranks must differ in nothing but experts) makes
-    expert_count / size of them: `experts`, of which the first has the number first_expert among all. So parameters
-    have the same names on all ranks, as FSDP wants. Weights depend on the seed and the expert's number alone, so
-    that every degree begins with the same model.
+    make_expert() makes one expert, a module [n, width] -> [n, width] that takes n of 0 too. Every rank of the expert
+    parallel group (state's, or `group`, whose ranks must differ in nothing but experts) makes expert_count / size of
+    them: `experts`, of which the first has the number first_expert among all. In this way parameters have the same
+    names on all ranks, as FSDP wants. Weights depend on the seed and the expert's number alone, so that every degree
+    begins with the same model.
 
-    The gradients of the experts are sums over the group's ranks divided by their number. So whoever takes the
-    mean over the data parallel ranks takes it for experts over `rep` and `shard` alone."""
+    The gradients of the experts are sums over the group's ranks divided by their number. Whoever takes the mean over
+    the data parallel ranks therefore takes it for experts over `rep` and `shard` alone."""
 
     def __init__(self, width, make_expert, expert_count, top_k=2, config=None, group=None):
         super().__init__()

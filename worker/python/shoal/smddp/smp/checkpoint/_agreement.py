@@ -38,7 +38,7 @@ class Together:
         self.is_coordinator = rank == coordinator_rank
 
     def gather(self, step, call):
-        """What call() gives on every rank, in rank order. Where it fails on one, all raise its error."""
+        """Return the results of call() on every rank, in rank order. Where it fails on one, all raise its error."""
         try:
             mine = (True, call())
         except Exception as error:
@@ -54,7 +54,7 @@ class Together:
         return [value for _, value in everyone]
 
     def ask_coordinator(self, step, call):
-        """What call() gives on the coordinator, on every rank."""
+        """Return on every rank the result of call() on the coordinator."""
         found = []
         self.gather(step, lambda: found.append(call()) if self.is_coordinator else None)
         value = found or [None]

@@ -1,8 +1,8 @@
-"""What a checkpoint would lose: of what ranks have by one name it keeps one rank's, and the parts of a divided
-layer, and experts, have the same names on ranks that differ in `tp` and `ep`.
+"""Check for data that a checkpoint would lose: it keeps one rank's data of each name, but the parts of a divided layer,
+and experts, have the same names on ranks that differ in `tp` and `ep`.
 
-So a save looks for names, with the same place in the whole tensor, that such ranks share. Where all of them have
-the same bytes (a whole model, a scalar of an optimizer), nothing is lost; else it is an error.
+For this reason a save looks for names, with the same place in the whole tensor, that such ranks share. Where all of
+them have the same bytes (a whole model, a scalar of an optimizer), nothing is lost; else it is an error.
 """
 
 import functools
@@ -89,7 +89,7 @@ def check_group(group, what):
 
 
 def _dimensions(state_dict):
-    """Those in which ranks with other data by the same names differ."""
+    """Return the dimensions in which ranks differ that have other data by the same names."""
     if not state.is_initialized:
         return ()
     found = tuple(dimension for dimension in ("tp", "ep") if state.ranker.sizes[dimension] > 1)

@@ -38,7 +38,7 @@ def install():
 
 
 def _check_optimizer_states(fsdp):
-    """What all of FSDP's functions for states of an optimizer end in."""
+    """Put a check into the two functions in which all of FSDP's functions for states of an optimizer end."""
     give, take = fsdp._optim_state_dict_impl, fsdp._optim_state_dict_to_load_impl
     bind_give, bind_take = _hooks.binder(give), _hooks.binder(take)
 

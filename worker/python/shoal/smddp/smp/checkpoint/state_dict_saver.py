@@ -1,8 +1,8 @@
 """torch.sagemaker.distributed.checkpoint.state_dict_saver: checkpoints in torch.distributed.checkpoint's
 format, written at once or while the training goes on.
 
-What ranks agree on is agreed on in the calls, in the script's own thread; another thread only writes files.
-So no collective of a checkpoint can meet one of the training.
+Ranks agree with each other only in the calls, in the script's own thread; another thread only writes files. In this way
+no collective of a checkpoint can meet one of the training.
 """
 
 import threading
@@ -53,9 +53,9 @@ def async_save(
     s3_region=None,
     s3client_config=None,
 ):
-    """As save(), but on return this rank's part is copied and its writing has begun: the state may change. The
-    checkpoint is complete after maybe_finalize_async_calls(). queue: an AsyncCallsQueue other than the default
-    one. sharded_strategy: a PyTorchDistSaveShardedStrategy, ("torch_dist", 1), or None; all mean the same."""
+    """Save like save(), but return when this rank's part is copied and its writing has begun: then the state may
+    change. The checkpoint is complete after maybe_finalize_async_calls(). queue: an AsyncCallsQueue other than the
+    default one. sharded_strategy: a PyTorchDistSaveShardedStrategy, ("torch_dist", 1), or None; all mean the same."""
     check_storage(s3_region, s3client_config)
     _check_strategy(sharded_strategy)
     together = Together(process_group, coordinator_rank)
@@ -199,7 +199,7 @@ def _copy(data):
 
 
 def as_state_dict(value):
-    """What an object with a state_dict() of its own has to save."""
+    """Return what is to be saved of a value: the state_dict() of an object that has one, else the value."""
     stateful = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
     return value.state_dict() if stateful else value
 

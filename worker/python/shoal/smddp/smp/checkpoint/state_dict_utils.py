@@ -13,7 +13,7 @@ WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 class SMStateDictType(enum.Enum):
     """Beside torch's StateDictType."""
 
-    # What this rank has, as it has it: fast, and good for the same number of shards only.
+    # This rank's shards as they are: fast, and good for the same number of shards only.
     SM_LOCAL_STATE_DICT = enum.auto()
 
 
@@ -50,7 +50,7 @@ def _local_state_dict(model):
 
 
 def _load_local_state_dict(model, given, strict):
-    """As torch's load_state_dict of a module with these shards for parameters."""
+    """Load like torch's load_state_dict of a module whose parameters are these shards."""
     mine = _local_state_dict(model)
     missing = [name for name in mine if name not in given]
     unexpected = [name for name in given if name not in mine]

@@ -1,11 +1,11 @@
-"""Experts under FSDP. What a rank has of them its `ep` group has not, so they are not flattened together with
+"""Experts under FSDP. A rank's experts are on no other rank of its `ep` group, so they are not flattened together with
 the rest of a model: they get an FSDP of their own, over ranks that have the same ones."""
 
 from torch import nn
 
 from shoal.smddp.smp.moe_layer import MoELayer
 
-# Of the arguments that the FSDP of a model is given, those that are about its modules or its ranks.
+# Arguments of a model's FSDP that are about its modules or its ranks.
 _NOT_FOR_EXPERTS = frozenset(
     "module process_group device_mesh auto_wrap_policy ignored_modules ignored_states".split()
 )

@@ -8,8 +8,8 @@ activation_loading_horizon groups are on the device:
     forward    a group goes to the host when as many later ones have begun; the last ones stay
     backward   when a group is asked for, the ones before it are fetched
 
-What is on the CPU anyway is kept as it is. What has been changed in place since the forward pass is an error in the
-backward pass, as it is without offloading: where hooks keep tensors, torch leaves that to them.
+Tensors that are on the CPU anyway are kept as they are. A tensor that has been changed in place since the forward pass
+is an error in the backward pass, as it is without offloading: where hooks keep tensors, torch leaves that to them.
 """
 
 import functools
@@ -62,7 +62,7 @@ class Offloading:
         self._kept = {}  # id of a tensor -> (its weak reference, its _Kept): one that is saved twice is kept once
 
     def begin_group(self):
-        """What is saved from now on belongs to the next layer."""
+        """Begin the group of the next layer: tensors that are saved from now on belong to it."""
         if self.groups[-1]:
             self.groups.append([])
             if len(self.groups) > self.horizon:
@@ -126,7 +126,7 @@ class _Version:
 
 
 class _Same:
-    """What stays where it is."""
+    """A saved tensor that stays where it is."""
 
     def __init__(self, tensor):
         self.tensor, self.version = tensor, _Version(tensor)

@@ -11,7 +11,7 @@ from shoal.smddp.smp import _hooks, _meshes
 from shoal.smddp.smp.moe_layer import place_of
 from shoal.smddp.smp.tensor_parallel import _divided
 
-# What makes fully_shard's mesh: in the last versions of torch, and in 2.6.
+# Names of the function that makes fully_shard's mesh: in the last versions of torch, and in 2.6.
 DEFAULT_MESH = ("_init_default_mesh", "_init_default_fully_shard_mesh")
 
 

@@ -104,8 +104,8 @@ def _choose(asked, state, strategies, replicas):
 
 def _leave_out_other_experts(module, state, strategies):
     """Where nothing is sharded, FSDP's group is all that have the same parameters: other experts are in it. Scripts
-    save checkpoints with FSDP's group, and FSDP cuts what it saves by it. So it becomes that of the same experts;
-    means are taken over the other one all the same."""
+    save checkpoints with FSDP's group, and FSDP cuts what it saves by it. For this reason FSDP's group becomes that of
+    the same experts; means are taken over the other group all the same."""
     everyone = state.dense_rep_process_group
     is_one = module.sharding_strategy == strategies.NO_SHARD and module.process_group is everyone
     if not is_one or everyone is state.rep_process_group or everyone is None:
@@ -118,7 +118,7 @@ def _leave_out_other_experts(module, state, strategies):
     module.rank, module.world_size = module.process_group.rank(), module.process_group.size()
 
 
-# What differs in the groups alone.
+# Strategies that differ only in their groups.
 _ALIKE = (
     {"FULL_SHARD", "HYBRID_SHARD"},
     {"SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"},

@@ -16,16 +16,16 @@ from shoal.smddp.smp.logger import get_logger
 
 
 class NotInitializedError(errors.InvalidError, AssertionError):
-    """What validate_params_and_buffers_inited() raises: by SMP's reference an AssertionError."""
+    """The error of validate_params_and_buffers_inited(): by SMP's reference an AssertionError."""
 
 
 class DelayedParamIniter:
     """Gives FSDP the functions that give the parameters of `model` their values.
 
-    init_method_using_config: called with one module after another; it sets what the module itself has, not
-    its children. Default: a module's reset_parameters(), the model's _init_weights() where it has one (as
-    models of Hugging Face's transformers do), and ones for the scale of a normalization. What none of them
-    sets is an InvalidError that names it.
+    init_method_using_config: called with one module after another; it sets what the module itself has, not its
+    children. Default: a module's reset_parameters(), the model's _init_weights() where it has one (as models of Hugging
+    Face's transformers do), and ones for the scale of a normalization. A parameter that none of them sets is an
+    InvalidError that names it.
     verbose: log every module."""
 
     def __init__(self, model, init_method_using_config=None, verbose=False):

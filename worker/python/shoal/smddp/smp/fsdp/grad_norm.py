@@ -14,7 +14,7 @@ from shoal.smddp.smp.tensor_parallel._divided import Divided
 
 @dataclasses.dataclass
 class _Piece:
-    """What this rank has of a parameter's gradient. groups: those over which the powers of pieces add up."""
+    """This rank's piece of a parameter's gradient. groups: those over which the powers of pieces add up."""
 
     groups: tuple
     gradient: Optional[torch.Tensor]

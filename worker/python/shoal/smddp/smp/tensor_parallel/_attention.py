@@ -65,8 +65,8 @@ class PartAttention(Divided, torch.nn.MultiheadAttention):
         return tensor.reshape(batch, length, -1, self.head_dim).transpose(1, 2)
 
     def _mask(self, mask, padding, query):
-        """What is added to the scores, for the local heads; None: nothing. In a mask of truths True is what
-        may not be attended to."""
+        """Return what is added to the scores, for the local heads; None: nothing. In a mask of truths True is what may
+        not be attended to."""
         batch, heads, _, _ = query.shape
         found = None
         if mask is not None:

@@ -1,4 +1,4 @@
-"""What tensor parallel ranks exchange, forward and backward. Every rank of the group has the same loss.
+"""Exchanges between tensor parallel ranks, forward and backward. Every rank of the group has the same loss.
 
     copy      to the parallel part: the same tensor; gradients are summed
     add_up    from it: partial sums are summed; the gradient is the same on all

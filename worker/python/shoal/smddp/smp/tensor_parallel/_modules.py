@@ -1,5 +1,5 @@
-"""Modules of torch, divided. What comes in is the same on all tensor parallel ranks, or is a part of the
-last dimension (`split_input`); what goes out likewise (`split_output`)."""
+"""Modules of torch, divided. Inputs are the same on all tensor parallel ranks, or are parts of the last dimension
+(`split_input`); and so are outputs (`split_output`)."""
 
 import torch
 from torch.nn import functional
@@ -65,7 +65,7 @@ class PartDropout(torch.nn.Dropout):
 
 def drop_of_part(tensor, probability, tp):
     """The default generator, which is at the same place on all ranks, gives one number; with the rank and the
-    configuration's seed it seeds what this rank drops. So the ranks stay together, and what is computed again
+    configuration's seed it seeds what this rank drops. In this way the ranks stay together, and what is computed again
     in an activation checkpoint is the same."""
     if probability == 0.0:
         return tensor

@@ -1,4 +1,4 @@
-"""Which modules of a model are divided, and how: a plan, {pattern of names: style}.
+"""Plans, which say what modules of a model are divided, and how: {pattern of names: style}.
 
 Patterns are those of fnmatch over the names of model.named_modules(), where a "*" stands for the number of a
 layer. Styles, by the names that plans of Hugging Face's transformers have:
@@ -10,8 +10,8 @@ layer. Styles, by the names that plans of Hugging Face's transformers have:
     attention     a torch.nn.MultiheadAttention by heads
     dropout       a torch.nn.Dropout between a colwise and a rowwise layer
 
-A model has a plan of its own (transformers: `_tp_plan`, and config.base_model_tp_plan), or a script gives one.
-Else what is always built alike is known: torch's own layers, and modules whose children have the names of
+A model has a plan of its own (transformers: `_tp_plan`, and config.base_model_tp_plan), or a script gives one. Without
+a plan, modules that are always built alike are known: torch's own layers, and modules whose children have the names of
 PAIRS, as those of Llama, Mistral and GPT-NeoX have.
 """
 

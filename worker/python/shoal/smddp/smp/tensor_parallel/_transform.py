@@ -13,8 +13,8 @@ COMMUNICATION = ("p2p", "all_gather")
 
 
 def transform(model, state, device, dtype, config, load_state_dict_from_rank0, cp_comm_type, replace=None):
-    """As torch.sagemaker.transform; state: torch.sagemaker.state. replace(model): replaces modules after what is
-    divided has been found by the names that the model has."""
+    """Do the work of torch.sagemaker.transform; state: torch.sagemaker.state. replace(model): replaces modules after
+    what is divided has been found by the names that the model has."""
     if cp_comm_type not in COMMUNICATION:
         raise errors.InvalidError(f"cp_comm_type is {cp_comm_type!r}, but one of {COMMUNICATION} is wanted")
     plan = _plan_of(config)
