@@ -44,7 +44,7 @@ MASTER_PORT = 29500
 
 
 class Trouble(Exception):
-    """What must not happen; `kind` is one of TROUBLES."""
+    """Something that must not happen; `kind` is one of TROUBLES."""
 
     def __init__(self, kind, text):
         super().__init__(f"{kind}: {text}")
@@ -344,13 +344,13 @@ def quantile(values, part):
 
 
 class Record:
-    """What all the lives of a run have come to."""
+    """The faults, steps and troubles of all the lives of a run."""
 
     def __init__(self):
         self.faults, self.steps, self.troubles = [], 0, []
 
     def report(self):
-        """Of each kind, of both times, the median, 99 % and the most."""
+        """Print for each kind of fault the median, 99 % and the most of both times."""
         print(f"\n{'ms, until there is':16} {'the step under way':>26} {'a step after it':>26}")
         print(f"{'kind':9} {'faults':>6}" + 2 * f"{'median':>9} {'99 %':>8} {'most':>8}")
         for kind in [*sorted({it["kind"] for it in self.faults}), "all"]:

@@ -258,13 +258,13 @@ def places(kinds, nodes, cpu_nodes):
 
 
 def ports_of(line):
-    """Of a connection, as ss -n lists it: here, there."""
+    """Return the two ports of a connection, as ss -n lists it: here, there."""
     _, _, here, there, *_ = line.split()
     return here.rsplit(":", 1)[1], there.rsplit(":", 1)[1]
 
 
 def daemons_in(pids):
-    """Those that are daemons."""
+    """Yield the pids that are daemons."""
     for pid in pids:
         try:
             if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "shoald":

@@ -113,7 +113,7 @@ class House:
         return [folder for folder in self.layers if path.startswith(folder + "/")]
 
     def layers_of(self, path):
-        """What makes files of one room differ: its layer in each folder of the table."""
+        """Return what makes files of one room differ: the layer in each folder of the table."""
         found = (self.layer(folder, path) for folder in self.folders(path))
         return tuple(layer[0] if layer else None for layer in found)
 
@@ -133,7 +133,8 @@ def room(path):
 
 
 class Graph:
-    """What the sources and objects of a tree say. Problems are lines of text, found while reading."""
+    """The arrows between files, read from the sources and objects of a tree. Problems are lines of text, found while
+    reading."""
 
     def __init__(self, root, build):
         self.root, self.problems = root, []
@@ -192,8 +193,8 @@ class Graph:
 
 
 def nearest(caller, homes):
-    """Of the files that define a symbol those that the caller is linked with: two sides, or two
-    programs, may use one name. The nearest in the tree are taken, common/ before the other side."""
+    """Return those files, out of all that define a symbol, that the caller is linked with: two sides, or two programs,
+    may use one name. The nearest in the tree are taken, common/ before the other side."""
     def distance(home):
         shared = len(os.path.commonprefix([caller.split("/")[:-1], home.split("/")[:-1]]))
         return -shared, not home.startswith("common/")

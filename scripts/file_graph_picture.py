@@ -1,9 +1,8 @@
 """Pictures of file-graph.py's arrows, drawn by Graphviz: the house by rooms, a room by its files.
 
-Boxes stand in rows by floor, or by layer, and arrows point down. An arrow is left out where a way
-over other boxes says the same, so that a picture shows who stands on whom and stays readable. What
-is drawn depends on the arrows alone, not on how many calls make one: the picture of a change that
-calls nobody new stays as it is.
+Boxes stand in rows by floor, or by layer, and arrows point down. An arrow is left out where a way over other boxes says
+the same, so that a picture shows who stands on whom and stays readable. The drawing depends on the arrows alone, not on
+how many calls make one: the picture of a change that calls nobody new stays as it is.
 
 An SVG carries the hash of the text that Graphviz was given. Whether it shows what the code gives is
 known from that, and so does not depend on Graphviz, its version or its fonts.
@@ -40,7 +39,7 @@ def rows_by_depth(names, arrows, height):
 
 
 def reduced(arrows):
-    """Without the arrows that a longer way replaces. Those of a circle stay."""
+    """Return the arrows without those that a longer way replaces. The arrows of a circle stay."""
     follows = collections.defaultdict(set)
     for start, end in arrows:
         follows[start].add(end)

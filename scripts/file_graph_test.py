@@ -88,7 +88,7 @@ CASES = (
     ("source newer than its object", "worker/job/stale.c", "void stale(void) {}",
      ["worker/job/stale.c: newer than its object"]),
 )
-# What a case needs besides its file.
+# Files that a case needs besides its own.
 MORE = {
     "circle through rooms": {"worker/api/open.c": calls("api_open", "client_open") + "void open_end(void) {}"},
     "circle of includes": {"server/exchange/model_more.h": '#include "server/exchange/model.h"\n'},
@@ -117,7 +117,7 @@ def put(root, source, text):
 
 
 def said(module, root):
-    """What the check of a tree prints, and its exit status."""
+    """Return what the check of a tree prints, and its exit status."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         status = module.main([root], module.House(FLOORS, LAYERS))
@@ -132,7 +132,7 @@ def fits(output, status, expected):
 
 
 def parts(module, root):
-    """What is wrong with the parts that need no tree each, and with the good tree's pictures."""
+    """Return what is wrong with the parts that need no tree each, and with the good tree's pictures."""
     picture, graph, house = module.picture, module.Graph(root, "build"), module.House(FLOORS, LAYERS)
     found = []
 

@@ -190,7 +190,7 @@ def model():
 
 
 def losses(wrapped, make_optimizer=lambda parameters: torch.optim.SGD(parameters, 0.1)):
-    """Of the mean over both ranks, which have half of the data each."""
+    """Train three steps, and return the losses of the mean over both ranks, which have half of the data each."""
     optimizer, found = make_optimizer(wrapped.parameters()), []
     for step in range(3):
         torch.manual_seed(step)

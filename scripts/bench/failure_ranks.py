@@ -92,7 +92,7 @@ class Shoal:
                 with contextlib.suppress(errors.RankLostError):
                     self.job.reconfigure(LIMIT_S * 1000, 2000)
                     break
-        # What is known now may be more than what was known before, never less.
+        # The number that is known now may be greater than the one that was known before, never less.
         self.number = max(number, self.number)
         self.rank, self.size = self.job.rank, self.job.world_size
 

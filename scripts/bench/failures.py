@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a killed replica costs a job that goes on, in the manner of shoal and of others. Network namespaces,
-one replica in each; by hand, as root, after `make`, on a machine that does nothing else:
+"""Measure what a killed replica costs a job that goes on, in the manner of shoal and of others. Network namespaces, one
+replica in each; by hand, as root, after `make`, on a machine that does nothing else:
 
     scripts/bench/failures.py [--minutes 10] [--every 15] [--replicas 4] [--step-ms 50] [--floats 1000000]
                               [--rate 1gbit] [--seed 1] [--manners torchft,gloo,shoal] [--json FILE] [--build DIR]

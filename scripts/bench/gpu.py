@@ -41,7 +41,7 @@ class Host:
         return [str(word) for word in (*whole, "--", *command)]
 
     def run(self, ranks, *command):
-        """What a command under shoalrun prints last, of its lines of JSON."""
+        """Return the last line of JSON that a command under shoalrun prints."""
         said = peers.run(self.under_shoalrun(ranks, *command))
         if not said:
             raise peers.Failed(f"{' '.join(map(str, command))}: it says nothing")

@@ -74,7 +74,7 @@ class Products:
 
 
 class PlainCopies:
-    """The same bytes as an all-reduce moves, by torch's own copies."""
+    """Copies by torch itself that move the same bytes as an all-reduce."""
 
     def __init__(self, count):
         self._streams = [torch.cuda.Stream() for _ in range(2)]

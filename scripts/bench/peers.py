@@ -125,7 +125,7 @@ def resident_bytes(pid):
 
 
 class Case:
-    """What is reduced: sizes in bytes, and how often."""
+    """A case to measure: the sizes in bytes, and how often each is reduced."""
 
     def __init__(self, sizes, warmup, iterations):
         self.sizes, self.warmup, self.iterations = sizes, warmup, iterations
@@ -188,11 +188,11 @@ class Tools:
                     str(clusters)])[0]
 
     def join(self, nodes, per_node):
-        """The same, of a job that opens and closes alone."""
+        """Run bench_scale with a job that only opens and closes."""
         return run([self.program("bench/bench_scale"), str(nodes), str(per_node), "1", "join"])[0]
 
     def peers(self, counts):
-        """What a daemon needs for so many peers each, as bench_peers counts it."""
+        """Return what a daemon needs for each of these counts of peers, as bench_peers counts it."""
         return run([self.program("bench/bench_peers"), *map(str, counts)])
 
     def links(self, nodes, per_node, mebibytes, late_ms=0):
@@ -221,13 +221,14 @@ class Tools:
 
     def many_daemons(self, nodes, per_node):
         """Resident bytes, at the most, of one of so many daemons, and seconds from starting them until all ranks have
-        summed something and checked it. Looking at each takes time that they need: so not often. Of 1 KiB: each rank
-        computes what all of them give."""
+        summed something and checked it. Looking at each takes time that they need, so it is done seldom. The sum is of
+        1 KiB: each rank computes what all of them give."""
         collective = ("all_reduce", "-b", "1K", "-e", "1K", "-w", "0", "-n", "1", "--json")
         return self.daemons_most(nodes, per_node, collective, resident_bytes, 4)
 
     def seal_GBps(self):
-        """What the cipher alone seals and opens, of messages as large as chunks, on each core while all do."""
+        """Return the rates at which the cipher alone seals and opens messages as large as chunks, on each core while
+        all do."""
         cores = len(os.sched_getaffinity(0))
         with concurrent.futures.ThreadPoolExecutor(cores) as pool:
             figures = list(pool.map(lambda _: run([self.program("bench/bench_seal")])[0], range(cores)))
@@ -248,12 +249,13 @@ class Tools:
         return run([self.program("bench/bench_copy")])[0]["copy_GBps"]
 
     def pieces_s(self, ranks, size, rounds=10):
-        """What copies and sums alone take of an all-reduce between private buffers, as bench_pieces says."""
+        """Return the seconds that the copies and sums alone of an all-reduce between private buffers take, as
+        bench_pieces says."""
         return run([self.program("bench/bench_pieces"), str(ranks), str(size >> 20),
                     str(rounds)])[0]["time_us"] / 1e6
 
     def copies(self, ranks, case, collective):
-        """What the copies of a broadcast or an all_gather alone take, as bench_copies says."""
+        """Return the command of bench_copies, which says what the copies alone of a broadcast or an all_gather take."""
         return [self.program("bench/bench_copies"), collective, str(ranks), str(case.iterations),
                 *map(str, case.sizes)]
 
@@ -293,7 +295,7 @@ class Cluster:
         return times(run(self.ranks(command, per_node)))
 
     def overlap(self, table, dtype, rate_Bps, steps, threshold_MiB):
-        """What bench_overlap says of a backward pass."""
+        """Return the row that bench_overlap prints about a backward pass."""
         path = os.path.join(os.path.dirname(os.path.dirname(HERE)), "tests/bench/models", table + ".csv")
         rows = run(self.ranks([self.tools.program("bench/bench_overlap"), path, dtype, str(rate_Bps),
                                str(steps), str(threshold_MiB)]))
@@ -309,7 +311,7 @@ class Cluster:
         return sum(queue.get("drops", 0) for queue in json.loads(output))
 
     def stream_Bps(self):
-        """What raw TCP gets on a link, both ways at once: bytes per second, the mean of the nodes."""
+        """Return the rate of raw TCP on a link, both ways at once: bytes per second, the mean of the nodes."""
         rows = run(self.ranks([self.tools.program("bench/bench_stream"), "64"]))
         return statistics.mean(row["stream_GBps"] for row in rows) * 1e9
 
@@ -319,7 +321,7 @@ class Cluster:
         return statistics.mean(row["delay_us"] for row in rows) / 1e6
 
     def tls_Bps(self):
-        """The same between two nodes, through stunnel."""
+        """Return the rate of TCP between two nodes through stunnel: bytes per second, the mean of the nodes."""
         if not shutil.which("stunnel"):
             raise Missing("stunnel is not installed")
         rows = run(self.ranks([PYTHON, os.path.join(HERE, "tls_stream.py"),
@@ -332,8 +334,9 @@ def _draws():
 
 
 def progress(text):
-    """What is measured now, where errors go to a terminal: a line that the next one, or say(), takes away. What
-    others write begins where it does; its last column stays free, so that it goes on in no other line."""
+    """Show what is measured now, where errors go to a terminal: a line that the next one, or say(), takes away. Text
+    that others write begins where the line does; the line's last column stays free, so that it goes on in no other
+    line."""
     if not _draws():
         return
     columns = shutil.get_terminal_size().columns

@@ -17,7 +17,7 @@ def first_line(argv):
 
 
 def machine():
-    """What a reader needs to know to compare."""
+    """Return the facts about this machine that a reader needs to compare figures."""
     model = "unknown"
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:

@@ -123,7 +123,7 @@ def row_4(tools, pairs):
 
 
 def row_11(tools, pairs):
-    """What a backward pass of 1 / 0.9 of the links' time is lengthened by, over the last buffer's time."""
+    """Measure by how much a backward pass of 1 / 0.9 of the links' time is lengthened, over the last buffer's time."""
     # With BERT's even layers a buffer of 25 MiB is ready just before the end, and the last one, of the
     # embeddings, would wait for it on ideal links too ("ideal" of the JSON; scripts/bench/README.md).
     models = (("ResNet-50", "resnet50", "float", 3, 25), ("BERT-large", "bert_large", "bfloat16", 1, 6))
@@ -172,7 +172,7 @@ def against_mpi(ranks, size):
 
 
 def copies_alone(tools, ranks, name):
-    """What larger collectives have to copy and to sum, alone."""
+    """Return {bytes: seconds} that the copies and sums alone of larger collectives take."""
     if name == "all_reduce":
         return {size: tools.pieces_s(ranks, size, case.iterations)
                 for case in LARGER for size in case.sizes if size >= 4 * MIB}
@@ -296,7 +296,8 @@ def scale_n_log_n(small, large):
 
 
 def growth(runs, size, value):
-    """What `value` grows by for one more `size`, from the first run to the second and to the third."""
+    """Return how much `value` grows for one more `size`, from the first run to the second and from that to the
+    third."""
     return [(value(b) - value(a)) / (b[size] - a[size]) for a, b in zip(runs, runs[1:])]
 
 
@@ -407,7 +408,7 @@ def row_19(tools, pairs):
 
 
 def row_20(tools, pairs):
-    """As many daemons as this machine bears."""
+    """Measure as many daemons as this machine bears."""
     nodes, per_node = 128, 2
     resident, time_s = tools.many_daemons(nodes, per_node)
     label = f"{nodes} daemons, {nodes * per_node} ranks over loopback"

@@ -183,7 +183,7 @@ class Results(unittest.TestCase):
 
 
 class Curves(unittest.TestCase):
-    """What the plot shows, with tools that measure nothing."""
+    """The curves that the plot shows, with tools that measure nothing."""
 
     class Tools:
         @staticmethod

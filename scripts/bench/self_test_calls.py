@@ -1,4 +1,4 @@
-"""What self_test.py runs of `make bench-gpu` and `make bench-torch`: tables and turns, without a GPU or torch."""
+"""Cases of self_test.py about `make bench-gpu` and `make bench-torch`: tables and turns, without a GPU or torch."""
 
 import contextlib
 import io
@@ -42,7 +42,7 @@ class Gpu(unittest.TestCase):
             self.assertEqual(self.table(fails(error)), (1, f"| what | target | failed: {text} |  |"))
 
     def row(self, row, seconds):
-        """What a row says of the seconds of each way's turns."""
+        """Return what a row says of the seconds of each way's turns."""
         class Host:
             def turns(self, ranks, what):
                 return seconds[ranks, what]
@@ -70,7 +70,7 @@ class Gpu(unittest.TestCase):
                          ("1.00 ms each alone; slowed by 1.0 %, by plain copies as fast as they go by 4.0 %", True))
 
     def test_programs(self):
-        """What shoalrun starts gets the library and the package; its last line of JSON counts."""
+        """A program that shoalrun starts gets the library and the package; its last line of JSON counts."""
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(os.path.join(folder, "bin"))
             program = os.path.join(folder, "bin", "shoalrun")

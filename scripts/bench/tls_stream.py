@@ -1,11 +1,11 @@
-"""What stunnel gets on a link, both ways at once: bench_stream between tunnels' ends of its own.
+"""Measure stunnel on a link, both ways at once: bench_stream between tunnels' ends of its own.
 
     scripts/cluster.sh run -- python3 tls_stream.py BENCH_STREAM MEBIBYTES
 
-A rank of two, in a namespace each. What the other one sends arrives at one stunnel of this one and goes
-on to bench_stream; what bench_stream sends goes through a second one to the other's first. TLS 1.3 with a
-key that both know, and AES-128-GCM: with such a key stunnel cannot have the 256 bits that daemons use,
-which cost more. Prints what bench_stream prints.
+A rank of two, in a namespace each. Data from the other rank arrives at one stunnel of this one and goes on to
+bench_stream; data that bench_stream sends goes through a second one to the other's first. TLS 1.3 with a key that both
+know, and AES-128-GCM: with such a key stunnel cannot have the 256 bits that daemons use, which cost more. Prints what
+bench_stream prints.
 """
 import contextlib
 import os

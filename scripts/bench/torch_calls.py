@@ -9,8 +9,8 @@ with shoalperf beside them.
 begins that would probably not end in time, but for the first. Each pair is one run of each side, with
 processes of its own.
 
-What is printed is Markdown: first each measure beside its target, then what they are made of. Figures
-are medians over pairs; a ratio is of one pair.
+The output is Markdown: first each measure beside its target, then the figures that they are made of. Figures are
+medians over pairs; a ratio is of one pair.
 """
 
 import argparse
@@ -153,7 +153,7 @@ def case_text(case):
 
 
 def added(measured, side, what, column):
-    """What a step takes beyond the step alone, in us."""
+    """Return the us that a step takes beyond the step alone; None where one of the two is missing."""
     step, alone = median(measured, side, key(what, 0), column), median(measured, "alone", "alone 0", column)
     return None if step is None or alone is None else step - alone
 

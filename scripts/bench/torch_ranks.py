@@ -4,10 +4,10 @@
 
 WHAT is a collective, "nothing" (an all-reduce of torch's backend "fake": what torch and Python themselves
 take), "async" (100 all-reduces and their waits, for each of them), or a training step:
-"ddp", "fsdp", "alone", or "wrapped": DDP's without communication, what the wrapper itself costs. Rank 0
-prints a line of JSON for each: the median over rounds of the mean time of a call, and of the processor
-time, in microseconds: the calling thread's of a call, of all of the rank's threads of a step. What this
-torch or backend does not have is left out.
+"ddp", "fsdp", "alone", or "wrapped": DDP's without communication, what the wrapper itself costs. Rank 0 prints a line
+of JSON for each: the median over rounds of the mean time of a call, and of the processor time, in microseconds: the
+calling thread's of a call, of all of the rank's threads of a step. Measures that this torch or backend does not have
+are left out.
 """
 
 import datetime

@@ -61,7 +61,7 @@ def run(*words, check=True):
 
 
 def pids(namespace, program=None):
-    """Those of the program in the namespace."""
+    """Return the pids of the processes in the namespace, only those of the program if one is named."""
     found = []
     for pid in run("ip", "netns", "pids", namespace).split():
         try:
@@ -362,7 +362,7 @@ def is_over(options):
 
 
 def logs_keep(options, folder, number):
-    """What daemons and ranks have said until now."""
+    """Keep the logs of daemons and ranks until now, if --logs asks for them; return words that say where."""
     if not options.logs:
         return ""
     kept = options.logs / f"fault-{number}"
@@ -385,7 +385,7 @@ def faults(options, folder):
             fault = Fault(order[number % len(kinds)], options.chance.randrange(NODES), options.chance, options.name)
             try:
                 job = job or Job(options, folder)
-                # Who has a processor alone has other steps.
+                # A job that has a processor alone has other steps.
                 known_ms = None if fault.kind == "busy" else known_ms
                 results.append(measure_fault(options, number, job, fault, known_ms))
                 known_ms = None if fault.kind == "busy" else results[-1]["after_ms"]

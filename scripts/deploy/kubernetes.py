@@ -46,7 +46,7 @@ def load(name):
 
 
 def instruction(name):
-    """Of the image's last stage: the words behind the instruction."""
+    """Return the words behind the instruction in the image's last stage."""
     text = (TREE / "config/container/Containerfile").read_text().replace("\\\n", " ")
     return re.findall(rf"^{name} (.*)$", text[text.rindex("\nFROM") :], re.MULTILINE)[0]
 
@@ -74,7 +74,7 @@ def is_confined(pod):
 
 
 def is_the_container(pod):
-    """What container.sh gives to podman, option by option."""
+    """Check the daemon's container against the options that container.sh gives to podman."""
     test = (TREE / "scripts/deploy/container.sh").read_text()
     daemon = pod["containers"][0]
     context = daemon["securityContext"]
@@ -107,7 +107,7 @@ def refers_to_what_there_is(objects, pod):
 
 
 def makes_a_configuration(objects, pod, build):
-    """What the container's shell makes of the two files, with the tree's own daemon."""
+    """Run the container's shell on the two files, and check what it makes with the tree's own daemon."""
     container = next(it for it in pod["initContainers"] if it["name"] == "configuration")
     with tempfile.TemporaryDirectory() as folder:
         given = pathlib.Path(folder)
@@ -139,7 +139,7 @@ def meets_the_daemon(training, pod):
 
 
 def fits_kubernetes(objects, training):
-    """As the API server with strict validation: each field of each object, and of the set's Job."""
+    """Check like the API server with strict validation: each field of each object, and of the set's Job."""
     job = training["spec"]["replicatedJobs"][0]["template"]
     for kind, value in [*((it["kind"], it) for it in objects), ("JobTemplate", job)]:
         fields = kubernetes_schema.fits(value, kubernetes_schema.definition(kind))

@@ -21,7 +21,8 @@ def closed(schema):
     if not isinstance(schema, dict):
         return schema
     schema = {key: closed(value) for key, value in schema.items()}
-    # Which way of two: OpenAPI before version 3 has no words for it, and a custom resource has its own.
+    # A value that is a number or a string is said in two ways: OpenAPI before version 3 has no words for it, and a
+    # custom resource has its own.
     if schema.get("format") == "int-or-string":
         schema["type"] = ["string", "integer"]
     if schema.pop("x-kubernetes-int-or-string", False):

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What a headless Chromium shows of the page at an address: the job of doc/first-training.md on both nodes.
+"""Look at the page at an address with a headless Chromium: it shows the job of doc/first-training.md on both nodes.
 
     page_browser.py ADDRESS     waits until it is seen, and says so; run where the address is reached
 
@@ -15,7 +15,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "server" / "page"))
 import browser  # noqa: E402
 
-# Of the page: a job of four ranks makes steps, its time is split, both machines are up, and bytes go between them.
+# The page shows: a job of four ranks makes steps, its time is split, both machines are up, and bytes go between them.
 SEEN = """[...document.querySelectorAll("#jobs article")].some(it =>
     it.querySelector("[data-key=world_size]")?.textContent === "4" &&
     parseFloat(it.querySelector("[data-key=speed]")?.textContent) > 0 && it.querySelector(".chart") &&

@@ -31,7 +31,7 @@ class Entry:
         return words_of(self.text.partition(":")[0]) if self.value and self.value not in FILES else []
 
     def summary(self):
-        """What it does, without what is in brackets; of a choice, what is chosen."""
+        """Return what the option does, without the words in brackets; for a choice, what is chosen."""
         if self.choices():
             return self.names[-1].lstrip("-")
         return re.sub(r" \([^)]*\)", "", self.text).split("; ")[0]
@@ -49,7 +49,7 @@ class Program:
         self.name = os.path.basename(path)
         self.options, self.commands, self.words, self.words_are = [], [], [], ""
         text = subprocess.run([path, "--help"], check=True, stdout=subprocess.PIPE, text=True).stdout
-        # What runs another program completes it too.
+        # A program that runs another one completes that one too.
         self.runs_command = "COMMAND [ARGUMENT]" in text.splitlines()[0]
         section, last = "", None
         for line in text.splitlines():
@@ -181,7 +181,7 @@ def zsh(program):
         arguments += [quoted(f"1:command:(({about}))"), "'*:argument:_files'"]
     elif program.words:
         arguments.append(quoted(f"1:{program.words_are}:({' '.join(program.words)})"))
-    # What stands behind the other program is its own.
+    # Words behind the other program's name are that program's own.
     first = "_arguments -s -S" if not program.runs_command else "_arguments -s -S -A '-*'"
     lines = " \\\n    ".join([first, *arguments])
     return f"#compdef {program.name}\n# Made from what {program.name} --help says.\n{lines}\n"

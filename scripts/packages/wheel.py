@@ -8,8 +8,8 @@
     wheel.py --check FILE     what a wheel or a bundle needs of the system, and an error where that is
                               more than its name says
 
-The name says the oldest glibc: the newest symbol version that any file in it asks for. What is not in
-the bundle must be a library that every system with that glibc has.
+The name says the oldest glibc: the newest symbol version that any file in it asks for. A library that is needed and is
+not in the bundle must be one that every system with that glibc has.
 """
 
 import os
