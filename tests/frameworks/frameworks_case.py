@@ -1,4 +1,4 @@
-"""What the tests of frameworks share: a framework's program on Gloo and on shoal, and what holds for each run."""
+"""Parts that the tests of frameworks share: a framework's program on Gloo and on shoal, and what holds for each run."""
 
 import concurrent.futures
 import contextlib
@@ -16,7 +16,7 @@ import table
 WANTED = os.environ.get("FRAMEWORKS", "").split()
 SHORT = os.environ.get("FRAMEWORKS_PART", "") == "short"
 BACKENDS = ("gloo", "shoal")
-# The same, and on shoal once more, for which the program asks by name.
+# The ways to run a program: on each backend, and on shoal once more, for which the program asks by name.
 WAYS = (*BACKENDS, "shoal by name")
 
 

@@ -21,11 +21,11 @@ import suite  # noqa: E402
 
 PROGRAMS = HERE / "programs"
 SHARED_MEMORY = pathlib.Path("/dev/shm")
-# What rank 0 says once of a job whose groups are shoal's.
+# The line that rank 0 says once in a job whose groups are shoal's.
 LINE = "shoal: this job's gloo groups are shoal's (SHOAL_AS=gloo)"
 # How a program gets its backend: "gloo" is what the programs ask for.
 FOR = {"gloo": {}, "shoal": {"SHOAL_AS": "gloo"}, "shoal by name": {"TEST_BACKEND": "shoal"}}
-# What the rank tells that is about to fail.
+# The beginning of the line that a rank tells when it is about to fail.
 FAILING = 'TOLD {"what": "failing"'
 # The backstop of a run; never reached when all is well.
 LIMIT_S = int(os.environ.get("FRAMEWORKS_LIMIT_S", "600"))
@@ -59,7 +59,7 @@ class Finished:
 
     @property
     def told(self):
-        """What the ranks have told, by what it is of and by rank."""
+        """The lines that the ranks have told, sorted by what they are about and by rank."""
         said = [json.loads(line) for line in re.findall(r'TOLD (\{".*\})', self.text)]
         return sorted(said, key=lambda one: (one["what"], one["rank"]))
 
@@ -137,7 +137,7 @@ class Running:
         return bool(part)
 
     def interrupt(self):
-        """As Ctrl-C in a terminal, which all processes get that the launcher has not put elsewhere."""
+        """Interrupt like Ctrl-C in a terminal, which all processes get that the launcher has not put elsewhere."""
         self.failed_at = time.monotonic()
         for process in self.processes:
             os.killpg(process.pid, signal.SIGINT)

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Tests that a framework brings itself: what passes on Gloo passes on shoal. Those of DeepSpeed are in no wheel: they
-are run from the checkout that DEEPSPEED_CHECKOUT names."""
+"""Tests that a framework brings itself: a test that passes on Gloo passes on shoal. The tests of DeepSpeed are in no
+wheel: they are run from the checkout that DEEPSPEED_CHECKOUT names."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ import running
 import suite
 import table
 
-# Of accelerate.test_utils.scripts: what needs no GPU and no hub, and on how many ranks.
+# Scripts of accelerate.test_utils.scripts that need no GPU and no hub, and on how many ranks they run.
 ACCELERATE = {"test_script": (2,), "test_ops": (2, 4), "test_sync": (2, 4)}
 # One whose ranks call different collectives where there is no GPU: on Gloo they wait until somebody ends them.
 DISAGREE = "test_distributed_data_loop"

@@ -1,4 +1,4 @@
-"""What the programs tell the test that has started them, and how they end when they are asked to fail.
+"""Words of the programs to the test that has started them, and their end when they are asked to fail.
 
 A program knows nothing of shoal: it tells what torch says of its group, and the test judges that.
 """
@@ -34,7 +34,7 @@ def say(what, rank, **values):
 
 
 def tell_group(what="group", group=None):
-    """What torch calls the group, the backend that is in it, and how many daemons this run has."""
+    """Tell what torch calls the group, the backend that is in it, and how many daemons this run has."""
     group = group or dist.group.WORLD
     backend = group._get_backend(torch.device("cpu")).name()
     tell(what, called=str(dist.get_backend(group)), backend=backend, daemons=len(list(daemons())))
@@ -49,7 +49,7 @@ def daemons():
 
 
 def bits(tensors):
-    """Of tensors, or of a module's: their bytes as one short word, and a number near which other bits are."""
+    """Return the bytes of tensors, or of a module's, as one short word, and a number near which other bits are."""
     if isinstance(tensors, torch.nn.Module):
         tensors = [value for _, value in sorted(tensors.state_dict().items()) if torch.is_tensor(value)]
     tensors = [tensor.detach().cpu().contiguous() for tensor in tensors]
