@@ -1,7 +1,7 @@
-"""What the tests of the Python package share: running ranks, counting, skipping.
+"""Parts that the tests of the Python package share: running ranks, counting, skipping.
 
-A test program is test_<noun>.py, run by scripts/run-tests.sh like the C programs and counted in the
-same words. Its cases are unittest's. What runs inside ranks is in ranks/ranks_<noun>.py.
+A test program is test_<noun>.py, run by scripts/run-tests.sh like the C programs and counted in the same words. Its
+cases are unittest's. The code that runs inside ranks is in ranks/ranks_<noun>.py.
 """
 
 import atexit
@@ -188,7 +188,7 @@ class Ranks:
 
 
 class ForkedRanks:
-    """As Ranks, but forks of one interpreter."""
+    """Ranks that are forks of one interpreter; else like Ranks."""
 
     def __init__(self, size, script, *arguments, **more):
         self.folder = tempfile.TemporaryDirectory(prefix="shoal-ranks-")
@@ -258,7 +258,7 @@ class RanksCase(unittest.TestCase):
 
     @classmethod
     def run_ranks(cls):
-        """What the ranks print."""
+        """Run the ranks, and return what they print."""
         return shoalrun(script=cls.script, **cls.how).stdout
 
     @classmethod
@@ -276,8 +276,8 @@ class RanksCase(unittest.TestCase):
 
 
 class ForkedRanksCase(RanksCase):
-    """As RanksCase, in forks of one interpreter, which has imported what takes long; what it is given besides
-    `ranks` is their environment. TEST_FOLDER is an empty folder that all ranks see."""
+    """A RanksCase in forks of one interpreter, which has imported what takes long; names that it is given besides
+    `ranks` are their environment. TEST_FOLDER is an empty folder that all ranks see."""
 
     imports = ""
 
@@ -303,7 +303,8 @@ class ForkedRanksCase(RanksCase):
 
 
 def imports_of_data_parallel():
-    """What torch's DistributedDataParallel loads, which takes seconds: for ForkedRanksCase.imports."""
+    """Return the module that torch's DistributedDataParallel loads, which takes seconds: for
+    ForkedRanksCase.imports."""
     return "torch._dynamo" if importlib.util.find_spec("torch") else ""
 
 

@@ -33,7 +33,7 @@ class Checkpoints(unittest.TestCase):
             self.assertEqual(code, 0, text[-6000:])
 
     def test_the_one_that_is_killed(self):
-        """What it has written last is there as a whole, and is none."""
+        """The files that it has written last are all there, and are no checkpoint."""
         left = "latest latest.new step-10 step-5"
         self.assertEqual(self.lines(r"^KILLED (.*)"), [f"-9 step-5 {left}"], self.said[-6000:])
         self.assertIn("rank lost: rank 0 ", self.finished[1][1])

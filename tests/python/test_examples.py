@@ -32,7 +32,7 @@ class DataParallel(ExamplesCase):
         self.check("transformer_ddp.py", "--hook")
 
     def test_a_line_of_progress_on_a_terminal(self):
-        """Of rank 0; what is said meanwhile is on a line of its own."""
+        """Rank 0 alone shows the line; words that are said meanwhile are on a line of their own."""
         code = (
             "import os, sys, common\n"
             "for rank, term in (('0', 'xterm'), ('0', 'dumb'), ('0', ''), ('1', 'xterm')):\n"
@@ -55,7 +55,7 @@ class DataParallel(ExamplesCase):
         self.assertEqual(said, first + "saved\n" * 3)
 
     def refused(self, script):
-        """What it says of a GPU where there is none; it does not train elsewhere."""
+        """Return what the script says of a GPU where there is none; it does not train elsewhere."""
         command = [sys.executable, suite.EXAMPLES / script, "--device", "cuda"]
         finished = suite.run(command, CUDA_VISIBLE_DEVICES="")
         self.assertEqual(finished.returncode, 2, finished.stdout)

@@ -33,7 +33,7 @@ class Installed(unittest.TestCase):
         self.assertEqual(finished.stdout.strip(), expected, finished.stdout)
 
     def said(self, finished):
-        """What ranks have told, in their order."""
+        """Return what the ranks have told, in their order."""
         self.assertEqual(finished.returncode, 0, finished.stdout)
         told = [json.loads(line[5:]) for line in re.findall(r"^SAID .*", finished.stdout, re.M)]
         return sorted(told, key=lambda one: one["rank"])

@@ -9,8 +9,8 @@ import suite
 
 
 class Memory(unittest.TestCase):
-    # What an allocator may do in 500 steps; a leak of 50 bytes a step is more. That it grows a few times is
-    # no leak, which grows each time.
+    # Bytes by which an allocator may grow in 500 steps; a leak of 50 bytes a step is more. Memory that grows a few
+    # times is no leak, which grows each time.
     ALLOWED = 20 << 10
 
     def start(self, kind):

@@ -31,7 +31,7 @@ class Checked(suite.ForkedRanksCase, script="ranks_checked.py", ranks=2, SHOAL_N
 
 
 class Choice(unittest.TestCase):
-    """What `python3 -m shoal` says of it."""
+    """The choice of the backend, as `python3 -m shoal` says it."""
 
     @unittest.skipIf(suite.reason_without_native(), "no native backend (make native)")
     def test_native_where_it_is_built(self):
@@ -104,7 +104,8 @@ class Building(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_what_is_of_older_sources_and_cannot_be_built_again_is_removed(self):
-        """It would be used, and speaks to another library. What is as new as its sources stays."""
+        """An older module would be used, and speaks to another library. A module that is as new as its sources
+        stays."""
         with tempfile.TemporaryDirectory(prefix="shoal-native-") as folder:
             lib = pathlib.Path(folder).resolve() / "lib"
             lib.mkdir()

@@ -30,7 +30,7 @@ def across(node):
 
 
 def places(text):
-    """What the ranks have said, by rank."""
+    """Return the places that the ranks have said, by rank."""
     found = [json.loads(line) for line in re.findall(r"PLACE (\{.*\})", text)]
     return sorted(found, key=lambda place: place["rank"])
 
@@ -94,8 +94,8 @@ found = importlib.util.spec_from_file_location("_hosts", "{suite.TREE}/worker/py
 module = importlib.util.module_from_spec(found)
 found.loader.exec_module(module)
 print(module.own_address(), module.from_here("fe80::7%theirs"))"""
-# What is done in a network of its own, whose host is called box; the environment; and what the address is then, or
-# what is said of it. A cable is e0 or e1.
+# Commands in a network of its own, whose host is called box; the environment; and what the address is then, or what is
+# said of it. A cable is e0 or e1.
 ADDRESSES = {
     "debian": (("127.0.1.1 box",), ("e0 10.9.0.1/24",), {"MASTER_ADDR": "box"}, "10.9.0.1"),
     "the host's name": (("10.9.1.1 box",), ("e0 10.9.0.1/24", "e1 10.9.1.1/24"), {}, "10.9.1.1"),
@@ -117,7 +117,7 @@ ADDRESSES = {
 
 
 class Addresses(unittest.TestCase):
-    """Which address a node publishes."""
+    """The address that a node publishes."""
 
     def test_addresses(self):
         probe = ["unshare", "-nmu", "ip", "link", "set", "lo", "up"]
@@ -220,7 +220,7 @@ class TwoNodes(Launchers):
         self.assertEqual([daemon.returncode for daemon in daemons], [0, 0], text)
 
     def test_srun(self):
-        """What srun sets, on hosts that have names."""
+        """The variables that srun sets are enough, on hosts that have names."""
         hosts = self.folder / "hosts"
         hosts.write_text("127.0.0.1 localhost\n10.232.8.1 shoal-n07\n10.232.8.2 shoal-n08\n")
         self.check(

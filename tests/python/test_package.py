@@ -34,7 +34,7 @@ def modules():
 
 
 def without_network():
-    """What goes before a command that must not need one, where that can be had."""
+    """Return the words before a command that must not need a network; none where that cannot be had."""
     words = ["unshare", "--net"]
     possible = shutil.which("unshare") is not None
     possible = possible and not subprocess.run([*words, "true"], capture_output=True).returncode
@@ -53,7 +53,7 @@ class Streams(unittest.TestCase):
 
 
 class Environments(unittest.TestCase):
-    """Which Python the tests are run by."""
+    """The Python by which the tests are run."""
 
     def setUp(self):
         self.empty = temporary_folder(self)
@@ -67,7 +67,7 @@ class Environments(unittest.TestCase):
             ({"VIRTUAL_ENV": ""}, "/usr/bin/python3"),
             ({"VIRTUAL_ENV": str(self.empty), "PYTHON": "/named/python3"}, "/named/python3"),
         ):
-            # What runs this is no part of it.
+            # The variables of what runs this test are no part of the case.
             finished = suite.run(["env", "-u", "PYTHON", "-u", "MAKEFLAGS", *map("=".join, more.items()), *command])
             self.assertIn(f"PYTHON={python} scripts/run-tests.sh ", finished.stdout)
 
@@ -127,7 +127,7 @@ class Installation(unittest.TestCase):
         self.assertEqual(names, [f"_{program}" for program in programs])
 
     def check_library(self, folder):
-        """What a program that is built and started outside this tree meets."""
+        """Check what a program meets that is built and started outside this tree."""
         lines = (folder / "opt/shoal/lib/pkgconfig/shoal.pc").read_text().splitlines()
         # Not that of an earlier `make`.
         self.assertIn("prefix=/opt/shoal", lines)
@@ -161,7 +161,7 @@ class Installation(unittest.TestCase):
         self.assertIn("run ldconfig as root", finished.stdout)
 
     def test_the_wheel(self):
-        """What pip calls; it is all that pip needs."""
+        """pip calls this builder; a wheel is all that pip needs."""
         builder = importlib.import_module("wheel_builder")
         folder = temporary_folder(self)
         first = (folder / builder.build_wheel(str(folder))).read_bytes()
@@ -197,7 +197,7 @@ class Installation(unittest.TestCase):
         bundle = folder / "bundle"
         self.put_programs(bundle)
         command = [sys.executable, "-B", suite.TREE / "scripts/packages/wheel.py"]
-        # What the programs need is not in it yet.
+        # The libraries that the programs need are not in it yet.
         finished = suite.run([*command, bundle, folder / "made"])
         self.assertEqual(finished.returncode, 1, finished.stdout)
         self.assertRegex(finished.stdout, r"needs \S+, which is not in the bundle")
@@ -321,7 +321,7 @@ class Installation(unittest.TestCase):
 
 
 class TorchsOwn(unittest.TestCase):
-    """What make check-torch counts."""
+    """The counts of make check-torch."""
 
     def test_what_is_worse_than_on_gloo(self):
         import torch_own

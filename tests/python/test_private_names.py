@@ -120,7 +120,7 @@ NAMES = {
         "inspect.unwrap(DistributedDataParallel.__init__).__code__.co_consts.index('_ddp_params_and_buffers_to_ignore')",
     ),
 }
-# What shoal counts on in a private function's arguments.
+# The arguments of private functions that shoal counts on.
 ARGUMENTS = (
     ("torch.distributed.checkpoint.state_dict_saver", "_save_state_dict",
      {"state_dict", "process_group", "coordinator_rank", "no_dist"}),
@@ -130,7 +130,7 @@ ARGUMENTS = (
     ("torch.distributed.fsdp._fully_shard._fsdp_param_group", "FSDPParamGroup", {"params", "modules", "mesh_info"}),
     ("torch.distributed.fsdp._shard_utils", "_create_chunk_sharded_tensor", {"tensor", "rank", "world_size", "pg"}),
 )  # fmt: skip
-# Of shoal's process group, which other files touch.
+# Private names of shoal's process group that other files touch.
 OURS = {"_fail", "_group"}
 # Words that look like such names: of ctypes, of the wheel, of Hugging Face's models, and the ends of longer ones.
 WORDS = {"_fields_", "_fields", "_bundle", "_rank", "_init_weights", "_tp_plan", "_proj_weight", "_process_group"}
@@ -205,9 +205,9 @@ def root_of(node):
 
 
 def touched_in(tree, package):
-    """Private names of torch, or of nobody known, in a file; package: how often shoal's files define each name. What is
-    reached from something of torch's is torch's, and so is what super() has and no other class of shoal's; what this
-    file defines is shoal's, and so is what a class gets from another file's."""
+    """Private names of torch, or of nobody known, in a file; package: how often shoal's files define each name. A name
+    that is reached from something of torch's is torch's, and so is one that super() has and no other class of shoal's;
+    a name that this file defines is shoal's, and so is one that a class gets from another file's."""
     mine, torchs = set(defined(tree)), set()
     for path, name in imported(tree):
         torchs.add(name)

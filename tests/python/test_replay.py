@@ -42,7 +42,7 @@ class Replay(unittest.TestCase):
         return self.start(command, SHOAL_SOCKET=self.socket)
 
     def train(self, name, death=None):
-        """What the ranks said; that which dies is started again."""
+        """Train, and return what the ranks said; the rank that dies is started again."""
         folder = self.folder / name
         folder.mkdir()
         more = {DIES: [str(death)]} if death else {}

@@ -2,8 +2,9 @@
 """The native backend and libshoal under a sanitizer, on two ranks: of addresses in `make check-asan`, of threads in
 `make check-tsan`.
 
-Neither Python nor torch is made with it. So its library is loaded before them. Leaks are not looked for: those that
-Python leaves at its end are many. What torch's own code does to memory is not looked at either."""
+Neither Python nor torch is made with it. For this reason the sanitizer's library is loaded before them. Leaks are not
+looked for: those that Python leaves at its end are many. Accesses of torch's own code to memory are not looked at
+either."""
 
 import dataclasses
 import os

@@ -1,6 +1,6 @@
-"""forked.py SIZE FOLDER SCRIPT [ARGUMENT...]: ranks that are forks of one interpreter, so that torch is loaded
-once; and what TEST_IMPORTS names, with commas between. What rank R says goes to FOLDER/R; at the end their exit
-codes are printed as a line of JSON. A rank ends as an interpreter would, but for the teardown of its modules."""
+"""forked.py SIZE FOLDER SCRIPT [ARGUMENT...]: ranks that are forks of one interpreter, so that torch is loaded once;
+and what TEST_IMPORTS names, with commas between. The output of rank R goes to FOLDER/R; at the end their exit codes are
+printed as a line of JSON. A rank ends as an interpreter would, but for the teardown of its modules."""
 
 import atexit
 import importlib

@@ -99,7 +99,7 @@ class Nodes:
         return "".join(process.communicate(timeout=suite.LIMIT_S)[0] for process in processes)
 
     def pids(self, index, name):
-        """Of the node's processes of this name."""
+        """Return the pids of the node's processes of this name."""
         found = []
         for pid in self._pids(self.names[index]):
             with contextlib.suppress(OSError):  # it has ended
@@ -115,7 +115,7 @@ class Nodes:
             process.wait()
             process.stdout.close()
         for name in self.names:
-            # What has been started in it and still runs; as daemons, which end by themselves, may.
+            # End what has been started in it and still runs: daemons, which end by themselves, may.
             for pid in self._pids(name):
                 try:
                     os.kill(pid, 9)

@@ -25,7 +25,7 @@ def readiness(folder, daemons=1):
 
 
 def start_daemon(program, folder):
-    """As the service manager does: it says when it is ready."""
+    """Start a daemon like the service manager, and return when it has said that it is ready."""
     with readiness(folder) as path, open(folder / "log", "w") as log:
         environment = dict(os.environ, NOTIFY_SOCKET=path)
         return subprocess.Popen([program], env=environment, stdout=log, stderr=log)

@@ -31,8 +31,8 @@ class Stream:
 
 
 class FakeCuda:
-    """strict: the host goes on, as on a GPU. Else it waits where torch's own work, which the CPU does
-    at once, would be put onto a stream or look at a result: for programs that know of no streams."""
+    """strict: the host goes on, as on a GPU. Without it the host waits where torch's own work, which the CPU does at
+    once, would be put onto a stream or look at a result: for programs that know of no streams."""
 
     def __init__(self, strict=False):
         self.strict = strict
@@ -72,7 +72,7 @@ class FakeCuda:
         self.follow(self.now, event)
         if not self.strict:
             self.now.finish()
-            # As on a GPU: whose wait() has returned is complete.
+            # An operation whose wait() has returned is complete, as on a GPU.
             for thread in [thread for stream, thread in list(self.ends) if stream == event]:
                 if thread is not threading.current_thread():
                     thread.join()

@@ -55,7 +55,7 @@ def run(module_name):
 
 
 def member(group):
-    """What shoal has of a process group."""
+    """Return shoal's member of a process group."""
     from shoal.torch import _process_group
 
     return _process_group.member_of(group)

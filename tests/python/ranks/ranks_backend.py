@@ -1,4 +1,4 @@
-"""What torch asks of a Backend in C++, and of no process group in Python: on two ranks."""
+"""Calls that torch makes of a Backend in C++, and of no process group in Python: on two ranks."""
 
 import datetime
 import os
@@ -53,7 +53,7 @@ def test_short_forms():
 
 
 def test_operators():
-    """What torch.compile and inductor call, by the group's name."""
+    """torch.compile and inductor call these operators, by the group's name."""
     size, rank = dist.get_world_size(), dist.get_rank()
     functional = torch.ops._c10d_functional
     out = torch.zeros(2 * size)

@@ -116,7 +116,7 @@ def test_parameters_that_some_ranks_use():
 
 
 def test_parameters_that_all_ranks_but_one_use():
-    """Which send them in the backward pass already."""
+    """The ranks that use them send them in the backward pass already."""
 
     def step_of(wrapped, optimizer, step):
         optimizer.zero_grad(set_to_none=step % 2 == 0)

@@ -224,7 +224,7 @@ def test_streams_that_cannot_wait():
 
 
 def test_futures_are_completed_with_the_devices_tensors():
-    """Who waits in C++ waits for the devices that the value's tensors are on, and for no other."""
+    """A wait in C++ is for the devices that the value's tensors are on, and for no other."""
     size, whole = dist.get_world_size(), torch.zeros(7 * dist.get_world_size())
     mine, parts = torch.ones(7), [torch.zeros(7) for _ in range(size)]
     calls = (
@@ -242,7 +242,8 @@ def test_futures_are_completed_with_the_devices_tensors():
 
 @strict
 def test_what_streams_wait_for_is_waited_for_at_the_end():
-    """Who has called wait() may leave: others wait for this rank's part. What nobody has waited for is not."""
+    """The end waits for operations that wait() was called on: others wait for this rank's part. It does not wait for
+    the rest."""
     completions, size = ranks.member(ranks.shoal_group).session.completions, dist.get_world_size()
     tensor = torch.ones(5000)
     late_all_reduce(tensor).wait()

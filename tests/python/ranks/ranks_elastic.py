@@ -32,7 +32,7 @@ _puppets = []
 
 
 class Said(Exception):
-    """What a rank's call has raised: its class, its text, whether the rank can go on."""
+    """An error that a rank's call has raised: its class, its text, whether the rank can go on."""
 
     def __init__(self, kind, text, recoverable):
         super().__init__(f"{kind}: {text}")
@@ -40,7 +40,7 @@ class Said(Exception):
 
 
 class Actions:
-    """What a rank does when it is told."""
+    """The actions that a rank does when it is told to."""
 
     options = {}  # of shoal.torch.Options, but the job
 
@@ -193,7 +193,7 @@ def _serve(pipe):
 
 
 def each(puppets, action, *values, **named):
-    """What all answer who do the same."""
+    """Let all puppets do the action at once, and return their answers."""
     for puppet in puppets:
         puppet.tell(action, *values, **named)
     return [puppet.answer() for puppet in puppets]
@@ -208,7 +208,7 @@ def fails(call, *values, **named):
 
 
 def begin(size, job=None):
-    """So many ranks of a new job."""
+    """Begin a new job of `size` ranks, and return them."""
     puppets = [Puppet() for _ in range(size)]
     store = f"{os.environ['TEST_FOLDER']}/store-{next(_numbers)}"
     for rank, puppet in enumerate(puppets):
@@ -404,7 +404,7 @@ def test_wishes_without_sense():
 
 
 def test_down_and_up_and_one_to_all():
-    """Those that leave are gone to the others, and come again under its name."""
+    """Ranks that leave are gone to the others, and come again under the job's name."""
     job = new_name()
     a, b, c = begin(3, job)
     each([b, c], "leave")

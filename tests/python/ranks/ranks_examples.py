@@ -25,8 +25,8 @@ _kept = []
 
 
 def keep_groups_of_gloo():
-    """gloo's end of a group can wait for ever: it joins threads that may wait for the lock of Python
-    that it holds. What it trains is wanted here, not how it ends."""
+    """Keep gloo's groups from ending, which can wait for ever: it joins threads that may wait for the lock of Python
+    that it holds. The tests want what gloo trains, not how it ends."""
     destroy = dist.destroy_process_group
 
     def destroy_process_group(group=None):

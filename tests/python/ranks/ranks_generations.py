@@ -15,7 +15,7 @@ GO_ON, GROW, END = range(3)
 
 
 def go_on(job):
-    """As the next generation; another rank may be lost meanwhile."""
+    """Go on as the next generation; another rank may be lost meanwhile."""
     while True:
         try:
             return job.reconfigure(LIMIT_MS, 5000)

@@ -125,8 +125,8 @@ def test_works_that_nobody_keeps():
 
 @contextlib.contextmanager
 def seen_in_library(work):
-    """(a function that waits for this work, an event that is set when it does so in the library). Of the native
-    backend nothing is seen behind the call, which makes no other."""
+    """(a function that waits for this work, an event that is set when it does so in the library). With the native
+    backend nothing is seen behind the call, which makes no other call."""
     inside = threading.Event()
     if _native.is_work(work):
         yield (lambda: (inside.set(), work.wait())), inside
@@ -274,7 +274,7 @@ def test_a_timeout_of_a_group():
 
 
 def test_a_timeout_of_a_sparse_sum():
-    """Which waits for the other ranks when it is called."""
+    """A sparse sum waits for the other ranks when it is called."""
     import shoal
 
     group = new_group([0, 1, 2, 3], SHORT)
@@ -377,7 +377,7 @@ def test_data_parallel_over_a_group():
 
 
 def test_functional_collectives():
-    """What DTensor and torch.compile call: from C++, by the group's name."""
+    """DTensor and torch.compile call these: from C++, by the group's name."""
     from torch.distributed import _functional_collectives as functional
 
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -420,7 +420,7 @@ def test_tensor_parallel_modules():
 
 
 def test_a_group_that_is_made_beside_torchs():
-    """What torchft asks for: from a store, rank and size alone."""
+    """torchft asks for such a group: from a store, rank and size alone."""
     import shoal
 
     rank, size = dist.get_rank(), dist.get_world_size()

@@ -26,7 +26,7 @@ def check_sum(group=None):
 
 
 def kinds(asked):
-    """What torch says of the groups that are made here, and whether they are shoal's."""
+    """Return what torch says of the groups that are made here, and whether they are shoal's."""
     groups = {"default": dist.group.WORLD, "whole": dist.new_group()}
     if asked != "shoal":
         groups["alone"] = dist.new_group([0, 1], backend="gloo")
@@ -88,7 +88,7 @@ def mixed():
 
 
 def by_hand():
-    """What a program constructs itself."""
+    """A group of gloo that a program constructs itself stays gloo's."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(os.environ["TEST_STORE"] + "-hand", size)
     gloo = dist.ProcessGroupGloo(store, rank, size)

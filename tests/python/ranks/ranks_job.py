@@ -89,7 +89,7 @@ def outlive_the_modules():
 
 
 def say_error(call):
-    """What it raises, in the first line of the text."""
+    """Say what the call raises: the class, and the first line of the text."""
     try:
         call()
     except shoal.ShoalError as error:
@@ -270,7 +270,7 @@ def fork_afterwards():
 
 
 def lose_the_thread():
-    """What completes operations that nobody waits for in Python ends by an exception."""
+    """The thread that completes operations that nobody waits for in Python ends by an exception."""
     start()
     alone = dist.new_group([0])
     session, store = member_of(dist.GroupMember.WORLD).session, dist.distributed_c10d._get_default_store()
@@ -325,7 +325,7 @@ def train_step(wrapper):
 
 
 def every_call():
-    """What sharded training calls, and what makes Works of its own."""
+    """Return a step of the calls that sharded training makes, and of those that make Works of their own."""
     whole, part, group = torch.ones(SIZE * 64), torch.ones(64), dist.GroupMember.WORLD
     other = (RANK + 1) % SIZE
 

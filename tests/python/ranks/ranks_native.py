@@ -49,7 +49,7 @@ def test_other_tensors_are_not():
 
 
 def test_calls_of_several_requests_are_native():
-    """What FSDP, ZeRO and libraries above them call: lists, coalesced calls, parts of different sizes."""
+    """FSDP, ZeRO and libraries above them make these calls: lists, coalesced calls, parts of different sizes."""
     group, size, rank = ranks.shoal_group, dist.get_world_size(), dist.get_rank()
 
     def over(work, tensor, expected):

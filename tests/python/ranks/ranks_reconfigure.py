@@ -20,7 +20,7 @@ fails, lose = ranks_elastic.fails, ranks_elastic.lose
 if not hasattr(dist, "_reconfigure"):
 
     def reconfigure(uuid, handles, timeout):
-        """What torch does where it can."""
+        """Do what torch's own function does where torch has it."""
         options = types.SimpleNamespace(uuid=uuid, handles=handles, timeout=timeout, hints={})
         return dist.GroupMember.WORLD.reconfigure(options)
 
@@ -53,7 +53,7 @@ class Actions(ranks_elastic.Actions):
         dist.GroupMember.WORLD.abort()
 
     def part(self):
-        """Of a group that is a part of the job."""
+        """Ask a group that is a part of the job for a handle."""
         group = dist.new_group([0, 1], pg_options=shoal.torch.Options(reconfigurable=True))
         assert not group.supports_reconfigure
         group.get_reconfigure_handle()

@@ -1,5 +1,5 @@
-"""What libraries that shard parameters, gradients and optimizers call (DeepSpeed, FSDP), and what of DDP's
-own calls no other test makes."""
+"""Calls of libraries that shard parameters, gradients and optimizers (DeepSpeed, FSDP), and those of DDP's own that no
+other test makes."""
 
 import contextlib
 
@@ -102,7 +102,8 @@ def test_subgroups_of_a_node_and_across():
 
 
 def test_later_names():
-    """What torch after 2.11 calls. A group in C++ has the names of this torch, ours in Python has all of them."""
+    """torch after 2.11 calls these names. A group in C++ has the names of this torch, ours in Python has all of
+    them."""
     group, size, rank = ranks.shoal_group, dist.get_world_size(), dist.get_rank()
 
     def call(name, *arguments):

@@ -16,8 +16,8 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from smdistributed.dataparallel.torch.parallel.distributed import DistributedDataParallel  # noqa: E402
 
-# As published: the arguments in their order, and the defaults of those that have one. A group of None
-# is group.WORLD.
+# The published signatures: the arguments in their order, and the defaults of those that have one. A group of None is
+# group.WORLD.
 SIGNATURES = {
     "is_available": {},
     "is_initialized": {},
@@ -78,12 +78,12 @@ def test_ranks():
     assert dist.get_backend() == "smddp"
     import smdistributed.dataparallel.torch as whole
 
-    # As the guides' text has them.
+    # The guides' text has these names.
     assert whole.get_rank() == dist.get_rank() and whole.distributed is smdist
 
 
 def test_the_local_rank():
-    """As the launcher tells, on each of two nodes."""
+    """The local rank is the one that the launcher tells, on each of two nodes."""
     assert smdist.get_local_rank() == int(os.environ["LOCAL_RANK"]) == dist.get_rank() % 2
 
 
@@ -178,7 +178,7 @@ def train(wrap, accumulate):
 
 
 def test_the_wrapper():
-    """As torch's on gloo: with and without broadcasts of buffers, with local passes."""
+    """The wrapper trains like torch's on gloo: with and without broadcasts of buffers, with local passes."""
     torchs = torch.nn.parallel.DistributedDataParallel
     for broadcast in (True, False):
         for accumulate in (False, True):
@@ -233,7 +233,7 @@ def test_another_backends_name_is_logged_once():
 
 
 def print_local_rank():
-    """Which no launcher has told."""
+    """Print the local rank where no launcher has told it."""
     for name in ("LOCAL_RANK", "SMDATAPARALLEL_LOCAL_RANK"):
         os.environ.pop(name, None)
     smdist.init_process_group(

@@ -24,7 +24,7 @@ def test_the_backend():
 
 
 def test_groups():
-    """Of the default group's backend when none is named; beside the backend shoal."""
+    """A group has the default group's backend when none is named; it goes beside the backend shoal."""
     for backend in (None, "smddp", "shoal"):
         group = dist.new_group([0, 2], backend=backend, timeout=ranks.TIMEOUT)
         if dist.get_rank() in (0, 2):
@@ -76,7 +76,7 @@ def test_sharded_optimizer():
 
 
 def test_sharded_modules():
-    """As torch's data-parallel wrapper on gloo, whatever is sharded."""
+    """Sharded modules train like torch's data-parallel wrapper on gloo, whatever is sharded."""
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
     rank, size = dist.get_rank(), dist.get_world_size()

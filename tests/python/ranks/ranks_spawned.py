@@ -19,7 +19,7 @@ def set_up(rank, port):
     os.environ["MASTER_ADDR"] = "localhost"
     os.environ["MASTER_PORT"] = port
     more = {}
-    # As scripts for nccl have it. From 2.13 on torch takes no GPU's where it was built without.
+    # Scripts for nccl give a device_id. From 2.13 on torch takes none of a GPU where it was built without.
     if torch.cuda.is_available() or torch.__version__.split(".")[:2] == ["2", "6"]:
         more["device_id"] = torch.device("cuda", 0)
     dist.init_process_group("shoal", rank=rank, world_size=SIZE, **more)

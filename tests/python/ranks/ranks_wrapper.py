@@ -87,7 +87,7 @@ def beside_gloo(case):
 
 @beside_gloo
 def test_two_wrappers(wrap):
-    """Of one module at once, used in turns."""
+    """Two wrappers of one module are there at once, and are used in turns."""
     module = make()
     for wrapped in (wrap(module), wrap(module)):
         train(wrapped, range(2))
@@ -206,7 +206,7 @@ def in_default_group(wrapped):
 
 @beside_gloo
 def test_a_copy(wrap):
-    """Which torch takes of wrappers in the default group alone. Both train."""
+    """torch copies wrappers in the default group alone. The wrapper and its copy both train."""
     wrapped = train(wrap(make()), range(2))
     other = copy.deepcopy(wrapped) if in_default_group(wrapped) else wrap(copy.deepcopy(wrapped.module))
     train(wrapped, range(2))
@@ -404,7 +404,7 @@ def test_tensors_of_the_group():
     assert take(backend, 3, device="meta").device.type == "meta"
 
 
-# What a pass over a bucket would be.
+# Operators that would be a pass over a bucket.
 PASSES = ("aten::clone", "aten::copy_", "aten::div", "aten::div_", "aten::mul", "aten::mul_")
 
 

@@ -1,4 +1,4 @@
-"""What the tests of code that nobody here wrote share: where it is, and how it is run.
+"""Parts that the tests of code that nobody here wrote share: where it is, and how it is run.
 
 SHOAL_SMDDP_SCRIPTS names the folder. Its site goes on PYTHONPATH, and its lib on LD_LIBRARY_PATH:
 what that code imports and this machine has not. doc/smddp.md says how to fill it.
@@ -27,7 +27,8 @@ class ScriptsCase(unittest.TestCase):
     RANKS = 2
 
     def start(self, *command, paths=(), **more):
-        """What it prints as so many ranks of mpirun's, under the runner of shoal.smddp."""
+        """Return what the command prints as RANKS ranks of mpirun's, under the runner of
+        shoal.smddp."""
         paths = [suite.TREE / "worker" / "python", *paths, pathlib.Path(FOLDER) / "site"]
         runner = [sys.executable, "-m", "shoal.smddp"]
         finished = suite.run(
@@ -53,7 +54,7 @@ class ScriptsCase(unittest.TestCase):
         return path
 
     def losses(self, output):
-        """Of each rank, as it has printed them."""
+        """Return the losses of each rank, as it has printed them."""
         return [
             [float(loss) for loss in re.findall(rf"loss of rank {rank}: (\S+)", output)]
             for rank in range(self.RANKS)

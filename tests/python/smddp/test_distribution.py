@@ -18,7 +18,7 @@ PACKAGE = suite.TREE / "worker" / "python"
 SOURCE = PACKAGE / "smddp"
 SHOW = "import smdistributed.dataparallel as d, sys; print(d.__version__, 'torch' in sys.modules)"
 
-# As setuptools has it for a package that is installed to be edited.
+# The finder that setuptools makes for a package that is installed to be edited.
 FINDER = """
 import sys, importlib.machinery
 class Edited:
@@ -81,9 +81,9 @@ class Distribution(unittest.TestCase):
         self.assertEqual(self.python("-c", "import shoal; print(2)", PYTHONPATH=str(other)), (0, "2\n"))
 
     def test_where_shoal_comes_by_a_later_line(self):
-        """As it does where it is installed to be edited: shoal.pth is read after shoal-smddp.pth. Until a name is
-        looked for, nothing of it is imported; and what another finder has is found before, however late it comes.
-        An environment of its own reads its files twice; a folder that a script adds is read once."""
+        """shoal comes by a later line where it is installed to be edited: shoal.pth is read after shoal-smddp.pth.
+        Until a name is looked for, nothing of it is imported; and what another finder has is found before, however late
+        it comes. An environment of its own reads its files twice; a folder that a script adds is read once."""
         shutil.copy(SOURCE / "shoal-smddp.pth", self.packages)
         once = f"import site; site.addsitedir({str(self.folder / 'site')!r}); "
         (self.folder / "site").symlink_to(self.packages)

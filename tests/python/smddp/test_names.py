@@ -94,7 +94,7 @@ class Names(unittest.TestCase):
             self.assertIn("No module named 'smdistributed.dataparallel.torch'", finished.stdout)
 
     def test_another_package_found_by_a_later_finder(self):
-        """As those that are installed to be edited are."""
+        """A package that is installed to be edited is found by such a finder."""
         folder = folder_of(self, {"there/smdistributed/dataparallel/__init__.py": "whose = 'theirs'"})
         program = INSTALL + "import sys, importlib.machinery as m\n"
         program += "class Later:\n    def find_spec(name, path=None, target=None):\n"
@@ -109,7 +109,7 @@ class Runner(unittest.TestCase):
         return finished.returncode, finished.stdout
 
     def test_a_script(self):
-        """As python3 runs it."""
+        """The runner runs a script like python3."""
         text = "import sys, beside\nfrom smdistributed.dataparallel import __version__\n"
         text += "assert sys.modules['__main__'].__dict__ is globals()\n"
         text += "print(__name__, sys.argv, __file__, beside.name, __version__)\nsys.exit(3)\n"
@@ -119,7 +119,7 @@ class Runner(unittest.TestCase):
         self.assertEqual((code, said), (3, f"__main__ {[script, '-m', '--x=1']} {script} found 1.8.0\n"))
 
     def test_a_path_that_is_safe(self):
-        """As python3 -P has it (3.11): nothing is put on the path."""
+        """The runner puts nothing on the path, like python3 -P (3.11)."""
         if sys.version_info < (3, 11):
             self.skipTest("python3 has no -P")
         folder = folder_of(self, {"script.py": "import beside", "beside.py": ""})

@@ -18,8 +18,8 @@ from scripts_case import FOLDER, NO_FOLDER, ScriptsCase, find
 import suite
 
 NAME = "*smdataparallel_mnist.py"
-# Of a printed loss, relative: in the first epoch, and later, when what was rounded in another order
-# has grown under a learning rate of 1.
+# Allowed differences of a printed loss, relative: in the first epoch, and later, when numbers that were rounded in
+# another order have grown under a learning rate of 1.
 ALLOWED = (2e-5, 2e-2)
 
 # Lines about the device, where there is no GPU.
@@ -30,7 +30,7 @@ DEVICE = (
     (r"\.cuda\(\w*\)", ".cpu()"),
     (r", device_ids=\[\w+\]", ""),
 )
-# The same script on gloo, to compare with.
+# Changes that put the script on gloo, to compare with.
 GLOO = (
     (
         r"import smdistributed\.dataparallel\.torch\.distributed as dist",
@@ -95,7 +95,8 @@ def enlarge(digit):
 
 
 def write_sagemaker(folder):
-    """What SageMaker puts into /opt/ml, and says in the environment, of one node with eight GPUs."""
+    """Write what SageMaker puts into /opt/ml, and return what it says in the environment, on one node with eight
+    GPUs."""
     config = folder / "input" / "config"
     config.mkdir(parents=True)
     (folder / "model").mkdir()

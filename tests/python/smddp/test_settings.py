@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What SageMaker and the launchers set: read, checked, and completed."""
+"""Settings of SageMaker and the launchers: read, checked, and completed."""
 
 import json
 import pathlib

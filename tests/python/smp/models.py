@@ -1,5 +1,5 @@
-"""What the tests of sharding and division train: small models, batches that ranks share, and one process's
-losses to compare with."""
+"""Training for the tests of sharding and division: small models, batches that ranks share, and one process's losses to
+compare with."""
 
 import functools
 
@@ -30,7 +30,7 @@ class Text(torch.nn.Module):
         self.register_buffer("mask", torch.full((LENGTH, LENGTH), float("-inf")).triu(1))
 
     def reset_parameters(self):
-        """What is its own, for those who make the parameters later."""
+        """Set the parameters of this module itself, for those who make the parameters later."""
         torch.nn.init.normal_(self.position, std=0.02)
 
     def forward(self, text):

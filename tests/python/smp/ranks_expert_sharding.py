@@ -141,7 +141,7 @@ def content_of(model, optimizer):
 
 
 def check_checkpoint(shard):
-    """As SMP's scripts save them: a folder for each expert parallel rank, by the first replica."""
+    """Save and load like SMP's scripts: a folder for each expert parallel rank, by the first replica."""
     smp.state.reset()
     wanted, _ = train(make_model(), 0, 1, steps=range(5))
     init(shard, 2)
@@ -258,7 +258,7 @@ def test_full_states_of_an_optimizer():
 
 
 def test_other_arguments():
-    """What the script ignores itself stays ignored, and a layer that it has wrapped itself is left alone."""
+    """A module that the script ignores itself stays ignored, and a layer that it has wrapped itself is left alone."""
     init(2, 2)
     for key in ("ignored_modules", "ignored_states"):
         model = make_model()

@@ -197,7 +197,7 @@ def test_what_is_refused():
 
 
 def test_a_copy_is_in_the_same_place():
-    """As those that average weights make."""
+    """Code that averages weights makes such copies."""
     smp.state.reset()
     smp.init({"expert_parallel_degree": 4, "hybrid_shard_degree": 1})
     layer = make_layer(2, "none")
@@ -209,7 +209,7 @@ def test_a_copy_is_in_the_same_place():
 
 
 class Mixtral(torch.nn.Module):
-    """As Hugging Face's transformers build it."""
+    """Mixtral as Hugging Face's transformers build it."""
 
     def __init__(self):
         super().__init__()

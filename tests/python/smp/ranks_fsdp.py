@@ -44,7 +44,7 @@ def train(model, optimizer, steps, **how):
 
 
 def save(model, optimizer, folder):
-    """As a script does, one sharding group alone."""
+    """Save like a script, by one sharding group alone."""
     state, group = smp.state, model.process_group
     with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
         content = {"model": model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer), "steps": 3}
@@ -117,7 +117,7 @@ def test_replaced_strategies():
 
 
 def test_local_state_dicts():
-    """As a script does: each shard saves its own, its replicas share the work."""
+    """A script saves so: each shard saves its own, its replicas share the work."""
     init(hybrid_shard_degree=4)
     ranker, rank = smp.state.ranker, smp.state.rank
     (replicas,) = (group for group in ranker.get_rep_groups() if rank in group)

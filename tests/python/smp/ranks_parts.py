@@ -39,7 +39,8 @@ def check(got, expected):
 
 
 def check_gradients(part, whole):
-    """Those of parts are parts of those of whole parameters; what is not divided has the same."""
+    """Gradients of parts are parts of the gradients of whole parameters; a parameter that is not divided has the same
+    gradient."""
     gradients = {name: parameter.grad.clone() for name, parameter in part.named_parameters()}
     for name, gradient in full.join_parts(part, gradients).items():
         check(gradient, whole.get_parameter(name).grad)
@@ -189,7 +190,7 @@ def test_attention_that_cannot_be_divided():
 
 
 class GPTNeoXAttention(torch.nn.Module):
-    """As in transformers: queries, keys and values of a head lie together."""
+    """Attention as in transformers: queries, keys and values of a head lie together."""
 
     def __init__(self):
         super().__init__()
@@ -266,7 +267,7 @@ def test_dropped_parts():
 
 
 def test_weights_that_are_made_later():
-    """Those of one process, whatever the degree."""
+    """The weights are those of one process, whatever the degree."""
     def make_later(degree):
         init(degree)
         with torch.device("meta"):

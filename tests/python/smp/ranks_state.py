@@ -70,8 +70,8 @@ def test_other_grids():
 
 
 def test_how_groups_are_made():
-    """With the time that the default group was given, by their members alone. Those that are made
-    again have other names, as by a name there are things in torch's store."""
+    """Groups are made with the default group's timeout, by their members alone. Groups that are made again have other
+    names, since torch's store keeps things by a group's name."""
     smp.state.reset()
     configuration = {"hybrid_shard_degree": 2, "tensor_parallel_degree": 2}
     names = []

@@ -42,7 +42,7 @@ def make_divided(*arguments, **named):
 
 def check_training(model, steps=3, expected=None):
     expected = expected or models.of_one_process(steps)
-    # What dp ranks share is summed over all ranks: each loss is there as often as tensor parallel ranks are.
+    # Losses that dp ranks share are summed over all ranks: each loss is there as often as tensor parallel ranks are.
     losses = train(model, models.adam(model), steps, group=smp.state.dp_process_group)
     models.check_close(losses, expected, ALLOWED)
 
@@ -169,7 +169,7 @@ def test_parts_are_of_one_model():
 
 
 def test_checkpoints_of_parts_with_other_shards():
-    """As a script does: a folder for each tensor parallel rank, of which one sharding group saves."""
+    """A script saves so: a folder for each tensor parallel rank, of which one sharding group saves."""
     expected = models.of_one_process(6)
     for step, shard in ((0, 2), (3, 4)):
         init(tensor_parallel_degree=2, hybrid_shard_degree=shard)
@@ -216,7 +216,7 @@ def test_a_checkpoint_that_would_lose_parts():
 
 
 class Gated(torch.nn.Module):
-    """As models of Hugging Face's transformers are built, and with a plan as they have it."""
+    """A model that is built like those of Hugging Face's transformers, with a plan as they have it."""
 
     class Block(torch.nn.Module):
         def __init__(self):
@@ -385,7 +385,7 @@ def test_device_meshes():
     assert mesh["tp"].get_group() is state.tp_process_group and mesh["dp_shard"].size() == 2
     assert list(mesh.get_coordinate()) == [state.rep_rank, 0, state.shard_rank, state.tp_rank]
     assert state.dp_device_mesh.get_group("dp_replicate") is state.rep_process_group
-    # What takes one: by torch's own plan, and sharded over the rest.
+    # Layers take such a mesh: by torch's own plan, and sharded over the rest.
     torch.manual_seed(7)
     layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
     rows = torch.randn(3, 4)

@@ -64,7 +64,7 @@ class Configuration(unittest.TestCase):
 
 
 class OneProcess(unittest.TestCase):
-    """What needs no other ranks."""
+    """Cases that need no other ranks."""
 
     def layer(self, top_k=2, experts=4, balancing="none", **more):
         import torch
@@ -151,7 +151,7 @@ class OneProcess(unittest.TestCase):
         self.assertFalse(torch.equal(first.experts[0].weight, first.experts[1].weight))
 
     def mixture(self, kind="MixtralSparseMoeBlock", **more):
-        """As transformers' Mixtral has it; its forward() one expert after the other."""
+        """Return a mixture as transformers' Mixtral has it; there, forward() computes one expert after the other."""
         import torch
 
         class Block(torch.nn.Module):

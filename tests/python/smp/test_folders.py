@@ -109,7 +109,7 @@ class Folders(unittest.TestCase):
         program = "from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict as load\n"
         program += "from shoal.smddp.smp.checkpoint import optimizer\n"
         program += "optimizer.install()\noptimizer.load_for_group = lambda *given: given\n"
-        # As a later torch may have it, with one argument more.
+        # A later torch may have the function with one argument more.
         known = "model_state_dict, optimizer_key, storage_reader, planner=None"
         program += f"def original({known}, *, later=9):\n    return planner, later\nload.shoal_original = original\n"
         program += "print(load(1, 2, 3, process_group=5), load(1, 2, 3, 4, 5), load(1, 2, planner=4, storage_reader=3))\n"

@@ -45,7 +45,7 @@ class AutoTokenizer:
 class AutoModelForSequenceClassification(torch.nn.Module):
     """Compares the mean of the two sentences' letters. It prints its loss as it trains."""
 
-    # What is learnt is so many times the parameters: a script's rate is for a model far larger.
+    # The model learns SCALE times its parameters: a script's rate is for a model far larger.
     SCALE = 1000
 
     @classmethod
