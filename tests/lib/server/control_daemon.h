@@ -70,7 +70,8 @@ void control_client_hello(struct control_client *client);
 /* join with an arena and a doorbell. */
 void control_client_join(struct control_client *client, const char *job, unsigned world_size,
                          int rank);
-/* The next line, which must be of this type. */
+/* Read the next line, which must be of this type; one that says whom the worker waits for is passed
+ * over. */
 void control_client_expect(struct control_client *client, enum message_type type,
                            struct message *message);
 
