@@ -108,7 +108,7 @@ def sources():
 
 def fingerprint(command):
     digest = hashlib.sha256(shlex.join(command).encode())
-    digest.update(subprocess.run([command[0], "--version"], stdout=subprocess.PIPE).stdout)
+    digest.update(subprocess.run([*compiler(), "--version"], stdout=subprocess.PIPE).stdout)
     for path in sources():
         digest.update(path.read_bytes())
     return digest.hexdigest()
