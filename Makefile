@@ -151,9 +151,10 @@ BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_PEERS)
 GPU_BENCH := $(BUILD)/bench/bench_gpu_copy
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV)/bin/python3,/usr/bin/python3)
+NATIVE_SANITIZER := $(filter address thread,$(subst $(comma), ,$(SANITIZE)))
 SANITIZED_NATIVE_TEST := tests/python/test_sanitized.py
 PYTHON_TESTS := $(filter-out $(SANITIZED_NATIVE_TEST),$(wildcard tests/python/test_*.py tests/python/*/test_*.py)) \
-    $(if $(SANITIZE),$(SANITIZED_NATIVE_TEST))
+    $(if $(NATIVE_SANITIZER),$(SANITIZED_NATIVE_TEST))
 # These tests take long, and the newest torch is enough for them: they run whole examples, on gloo too, and collectives
 # by another name.
 ONE_TORCH_TESTS := $(wildcard tests/python/test_examples*.py tests/python/*/test_digits.py tests/python/*/test_text.py \
@@ -186,7 +187,7 @@ NATIVE ?=
 comma := ,
 # What has been built once is used, so it is kept up with its sources.
 BUILD_NATIVE = CXX='$(CXX)' $(PYTHON) -B worker/python/native/build.py --build $(BUILD) \
-    $(if $(SANITIZE),--sanitize $(filter address thread,$(subst $(comma), ,$(SANITIZE))))
+    $(addprefix --sanitize ,$(NATIVE_SANITIZER))
 NATIVE_MODULES := $(wildcard $(BUILD)/lib/shoal_native-*.so)
 DEBIAN11_ROOT ?= /var/tmp/shoal-debian11
 DEBIAN12_ROOT ?= /var/tmp/shoal-debian12
@@ -378,7 +379,7 @@ $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 bench-programs: $(BENCH_PROGRAMS)
 	@if command -v mpicc >/dev/null; then $(MAKE) --no-print-directory $(BUILD)/bench/bench_mpi; fi
 
-tests: all $(if $(SANITIZE),native) $(TESTS) $(FUZZ_TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_LINKS) $(BENCH_SEAL) $(TEST_WORKER)
+tests: all $(if $(NATIVE_SANITIZER),native) $(TESTS) $(FUZZ_TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_LINKS) $(BENCH_SEAL) $(TEST_WORKER)
 
 demo: deps
 	@$(MAKE) --no-print-directory demo-built
@@ -496,7 +497,7 @@ deps-bench:
 bench: deps-bench
 	@$(MAKE) --no-print-directory bench-built
 
-bench-built: all bench-programs
+bench-built: all native bench-programs
 	@$(PYTHON) -B scripts/bench/bench.py --build $(BUILD) $(if $(ROWS),--rows $(ROWS)) \
 	    $(if $(PAIRS),--pairs $(PAIRS))
 
@@ -525,13 +526,13 @@ check-deploy: all deb $(if $(filter page,$(or $(PARTS),page)),wheel) \
 
 # For an old glibc; where there is no root for that (77), for this machine's.
 wheel:
-	@echo 'make wheel: libfabric and OpenSSL are built too, in a Debian 11, so that the wheel runs with glibc 2.29 and'
+	@echo 'make wheel: libfabric and OpenSSL are built too, in a Debian 11, so that the wheel runs with glibc 2.30 and'
 	@echo 'later: about half an hour. make wheel-here takes a few minutes, for systems as new as this one.'
-	@scripts/install-deps.sh --root
+	@scripts/install-deps.sh --root --torch --native
 	@scripts/torch-env.sh $(TORCH_ENV) || true
 	@status=0; python=$(call python_of,$(TORCH_ENV)); scripts/packages/wheel.sh $(BUILD) $(DEBIAN11_ROOT) $$python || \
 	    status=$$?; \
-	[ $$status != 77 ] || { $(MAKE) --no-print-directory wheel-here && status=0; }; exit $$status
+	[ $$status != 77 ] || { $(MAKE) --no-print-directory wheel-here PYTHON=$$python && status=0; }; exit $$status
 
 wheel-here: bundle native
 	@$(PYTHON) -B scripts/packages/wheel.py --native $(BUILD)/lib $(BUILD)/bundle $(BUILD)/wheel

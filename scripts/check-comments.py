@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 ANYWHERE = ("Of", "As", "So", "Else", "Likewise", "What", "Who", "Whose", "Those", "The same", "In which", "To which",
-            "With which", "By which", "Nor", "But", "Which")
+            "With which", "By which", "Nor", "But", "Which", "Whom", "Also", "Or")
 FIRST = ("It", "They", "He", "She",
          "(?:This|These|That|One|Both|Neither|Either)(?= (?:is|are|has|have|was|were|does|do|may|must|can|will|would"
          "|that|who|which|whose|of)\\b)")

@@ -21,7 +21,8 @@
 #
 #   SHOAL_DEBIAN_MIRROR   where packages come from; default: where this machine's apt has Debian from,
 #                         else debootstrap's
-#   DEBIAN_ROOT_SHOWS     folders of this machine, separated by colons, that a command sees under their own paths
+#   DEBIAN_ROOT_SHOWS     folders of this machine, separated by colons, that a command sees under their own paths, of
+#                         which empty folders stay in the root
 set -euo pipefail
 
 # What each suite gets besides debootstrap's minimum.

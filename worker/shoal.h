@@ -173,15 +173,15 @@ struct shoal_reconfigure_options {
 /* The ranks that are left, and newcomers that wait by then, become the next generation of the job.
  * To be called by each rank when a call has failed with SHOAL_ELOST, or SHOAL_EREFUSED because a
  * node shuts down, or, in a job with recovery, SHOAL_EDISCONNECTED because the daemon of the node
- * has ended: then this waits until it is started again. All requests are over then. Or by each rank
- * without a loss, to take newcomers in: its requests must be over. Groups but that of all ranks,
- * and shared memory, must have been closed or freed. It returns when all have called it that are
- * left, and after what least_ranks wishes for. Ranks are numbered anew, the old ones first and in
- * their old order; shoal_world stays what it was, with the new ranks; memory of shoal_alloc stays,
- * and so does what is in it: a buffer that was to be reduced in place may have results in some
- * parts. Fusion buffers stay, and begin anew as with their first step: they give up a step that has
- * begun, and gradients that the library allocated move. No other thread uses the job meanwhile.
- * options may be NULL.
+ * has ended: then this waits until it is started again. All requests are over then. Each rank may
+ * call it without a loss, too, to take newcomers in: its requests must be over. Groups but that of
+ * all ranks, and shared memory, must have been closed or freed. It returns when all have called it
+ * that are left, and after what least_ranks wishes for. Ranks are numbered anew, the old ones first
+ * and in their old order; shoal_world stays what it was, with the new ranks; memory of shoal_alloc
+ * stays, and so does what is in it: a buffer that was to be reduced in place may have results in
+ * some parts. Fusion buffers stay, and begin anew as with their first step: they give up a step
+ * that has begun, and gradients that the library allocated move. No other thread uses the job
+ * meanwhile. options may be NULL.
  *
  * SHOAL_ESTATE: the job has failed otherwise, or its daemon is gone, and recovery is not on.
  * SHOAL_ELOST: another rank was lost meanwhile; it may be called again. SHOAL_ETIMEOUT (names the

@@ -1,4 +1,4 @@
-/* Credentials: that with which a daemon proves to others who it is, and checks who they are. They
+/* Credentials: things by which a daemon proves to others who it is, and checks who they are. They
  * are secrets, or a certificate, its key and the authority that signs the certificates of the
  * roster. Calls common/base, common/config. */
 #ifndef COMMON_AUTH_CREDENTIALS_H

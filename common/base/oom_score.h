@@ -1,6 +1,6 @@
-/* Whom the kernel's killer of processes takes when memory runs out: proc_pid_oom_score_adj(5). It
- * looks at who has most memory mapped, and of a node that is a daemon, which maps the arenas of all
- * ranks. Calls error.h. */
+/* The score by which the kernel chooses the process to kill when memory runs out:
+ * proc_pid_oom_score_adj(5). The process with most memory mapped has the highest; on a node that is
+ * the daemon, which maps the arenas of all ranks. Calls error.h. */
 #ifndef COMMON_BASE_OOM_SCORE_H
 #define COMMON_BASE_OOM_SCORE_H
 

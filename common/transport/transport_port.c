@@ -387,7 +387,8 @@ void port_look(struct port *port, uint64_t now_ns, port_owned *owned, void *cont
 
 /* libfabric (1.17, 2.1) reads a request by a recv that blocks: of half a request it would wait for
  * the other half in the thread that calls it, for ever. An accepted socket inherits the time limit
- * of its listener; Linux takes one before zero for "not at all". Or else it is a clock tick. */
+ * of its listener; Linux takes one before zero for "not at all". Where that is refused the limit is
+ * a clock tick. */
 static void port_read_without_waiting(const struct port *port)
 {
     static const struct timeval never = {-1, 0}, least = {0, 1};

@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 
 import torch
 import torch.distributed as dist
@@ -64,6 +65,8 @@ def ranks_fork(ranks, *what):
                 try:
                     rank_run(f"file://{folder}/store", rank, ranks, *what)
                     code = 0
+                except BaseException:  # said here, for os._exit says nothing
+                    traceback.print_exc()
                 finally:
                     sys.stdout.flush()
                     os._exit(code)

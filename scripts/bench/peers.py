@@ -161,6 +161,9 @@ class Tools:
 
     def torch(self, ranks, case):
         """shoal as Gloo is measured: through torch."""
+        if subprocess.run([PYTHON, "-c", "import torch; assert tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 6)"],
+                          stderr=subprocess.DEVNULL, check=False).returncode:
+            raise Missing("torch for " + PYTHON + " is older than 2.6")
         tree = os.path.dirname(os.path.dirname(HERE))
         return ["env", "-u", "SHOAL_SOCKET", "PYTHONPATH=" + os.path.join(tree, "worker/python"),
                 "SHOAL_LIBRARY=" + self.program("lib/libshoal.so"), *self.gloo(ranks, case), "--shoal"]
@@ -177,7 +180,7 @@ class Tools:
         if not os.path.exists(PYTHON) or subprocess.run(
                 [PYTHON, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('torch'))"],
                 check=False).returncode:
-            raise Missing("Gloo is not installed (torch for " + PYTHON + ")")
+            raise Missing("torch is not installed for " + PYTHON)
 
     def reduce_figures(self, pairs):
         return run([self.program("bench/bench_reduce"), "--pairs", str(pairs)])

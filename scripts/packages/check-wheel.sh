@@ -100,8 +100,8 @@ check_torch() {
 
 check_native() {
     local python=${TORCH_ENV:-/var/tmp/shoal-torch}/bin/python3
-    if ! "$python" -c 'import torch' 2>/dev/null; then
-        printf 'SKIP the native backend: %s has no torch\n' "$python"
+    if ! "$python" -c 'import torch' 2>/dev/null || ! "$python" -m zipfile -l "$wheel" | grep -q shoal_native-; then
+        printf 'SKIP the native backend: %s has no torch, or the wheel no native backend\n' "$python"
         skipped=$((skipped + 1))
         return
     fi

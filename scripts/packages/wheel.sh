@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the wheel for every Linux with glibc 2.29 or later: built in a Debian 11, whose own is 2.31.
+# Make the wheel for every Linux with glibc 2.30 or later: built in a Debian 11, whose own is 2.31.
 #
 #   scripts/packages/wheel.sh BUILD ROOT [PYTHON]    BUILD: in this tree; ROOT: of scripts/debian-root.sh bullseye
 #

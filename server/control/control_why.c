@@ -1,6 +1,7 @@
-/* Whom a job waits for, and why: the job's daemons are asked for their accounts when shoalctl asks,
- * and what all of them come to is its answer. A daemon that serves a page asks by itself, every two
- * seconds, for the jobs whose rank 0 is here: the page begins with the last minutes. */
+/* `shoalctl why`: the rank or node that a job waits for. When shoalctl asks, the job's daemons are
+ * asked for their accounts, and the conclusion from all of them is the answer. A daemon that serves
+ * a page asks by itself, every two seconds, for the jobs whose rank 0 is here: the page begins with
+ * the last minutes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -384,7 +384,7 @@ void succession_begin(struct coordinator *c, const struct job *job)
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
         if (job->rank_nodes[rank] != job->self || job->locals[rank])
             continue;
-        /* Also of one that has left: the home may have heard of the failure first. */
+        /* A rank that has left is told of too: the home may have heard of the failure first. */
         succession_set_gone(made, rank);
         succession_tell_gone(c, made, made->workers[rank]);
     }

@@ -27,7 +27,7 @@ struct status_rates {
 void status_rates_sample(struct status_rates *rates, uint64_t now_ns, uint64_t bytes_in,
                          uint64_t bytes_out);
 
-/* Whom a job waits for, as it was last found. */
+/* The verdict on who makes a job wait, as it was last found. */
 struct status_verdict {
     uint64_t job;
     struct verdict verdict;

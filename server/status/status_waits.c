@@ -1,4 +1,4 @@
-/* Whom a job waits for on a daemon, in words. */
+/* The text of whom a job waits for on a daemon. */
 #include "server/status/status.h"
 
 #include <stdio.h>

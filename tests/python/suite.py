@@ -113,8 +113,8 @@ def reason_without_native():
     """Why nothing can run on the native backend here; None: it has been built for this torch."""
     if importlib.util.find_spec("torch") is None:
         return "no torch"
-    release = _torch_version_text().partition("+")[0]
-    name = f"shoal_native-torch-{release}*-abi?{sysconfig.get_config_var('EXT_SUFFIX')}"
+    headers = re.sub(r"\+(cpu|cu\d+)$", "+pip", _torch_version_text())  # as _native.py, which loads torch, has it
+    name = f"shoal_native-torch-{headers}-abi?{sysconfig.get_config_var('EXT_SUFFIX')}"
     if any((BUILD / "lib").glob(name)):
         return None
     return f"no native backend: no {name} (make native)"
@@ -136,7 +136,7 @@ def fork_server():
 def start_rank(command, env, **how):
     """Start an interpreter with this command, as subprocess.Popen does. It is a fork of one that has loaded torch,
     unless it has variables that torch may read meanwhile: others than those of shoal, of launchers and of tests."""
-    own = environment()
+    own = fork_server().environment
     differs = {name for name in {*env, *own} if env.get(name) != own.get(name)}
     same = all(re.match(r"SHOAL_|MASTER_|TEST_|(RANK|WORLD_SIZE|LOCAL_RANK)$", name) for name in differs)
     if same and fork_server().is_ready:

@@ -63,10 +63,10 @@ class Choice(unittest.TestCase):
         """pip's builds of a release for the CPU and for each CUDA have the same headers; other builds may not."""
         rows = {
             "2.13.0": "2.13.0",
-            "2.13.0+cpu": "2.13.0",
-            "2.13.0+cu126": "2.13.0",
-            "2.13.0+cu130": "2.13.0",
-            "2.13.1+cpu": "2.13.1",
+            "2.13.0+cpu": "2.13.0+pip",
+            "2.13.0+cu126": "2.13.0+pip",
+            "2.13.0+cu130": "2.13.0+pip",
+            "2.13.1+cpu": "2.13.1+pip",
             "2.13.0+rocm6.4": "2.13.0+rocm6.4",
             "2.6.0+debian": "2.6.0+debian",
             "2.14.0a0+git12345": "2.14.0a0+git12345",

@@ -174,6 +174,7 @@ static int wait_for_request(struct shoal_request *request, int timeout_ms, bool 
         if (request->core.state == REQUEST_MEETING &&
             drive_meet_waits_for((struct shoal_group *)request->core.group, &rank))
             snprintf(who, sizeof(who), ": rank %" PRIu32 " of the group does not go on", rank);
+        /* PyTorch's backends quote the part behind "have passed: ". */
         code = error_set(error, ERR_TIMEOUT, "%d ms have passed: %s%s",
                          timeout_ms < 0 ? job->timeout_ms : timeout_ms, what, who);
     } else {

@@ -124,7 +124,7 @@ static int handshake_identify(struct control_peer *peer, const struct message *m
 static int handshake_on_hello(struct control_peer *peer, const struct message *message,
                               struct error *error)
 {
-    /* Also before a refusal, so that the other side knows the reason. */
+    /* The greeting goes out before a refusal too, so that the other side knows the reason. */
     if (!peer->connects)
         control_handshake_greet(peer);
     if (message->protocol != MESSAGE_PROTOCOL)

@@ -119,7 +119,7 @@ int control_wire_receive(struct control_wire *wire, const char *bytes, size_t co
         result = wire_seal(wire, error);
     if (result == 0)
         result = wire_open(wire, lines, error);
-    /* Also what tells the other side why it ends. */
+    /* This sends the line, too, that tells the other side why the connection ends. */
     int put = wire_put_out(wire, output, result < 0 ? NULL : error);
     return result < 0 ? result : put;
 }

@@ -234,7 +234,7 @@ static struct reduce_thread *reducer_least_busy(struct reducer *reducer)
     return best;
 }
 
-/* Whom to give so much, or NULL: all have enough. */
+/* Return a thread that has room for so many bytes; NULL: all have enough. */
 static struct reduce_thread *reducer_with_room(struct reducer *reducer, uint64_t bytes)
 {
     struct reduce_thread *thread = reducer_least_busy(reducer);

@@ -73,8 +73,7 @@ struct wanted {
     char last[2048];
 };
 
-/* After as many collectives as these the first ones, while the job begins, do not count any
- * more. */
+/* After this number of collectives the first ones, made while the job begins, no longer count. */
 #define ENOUGH_COLLECTIVES 30
 
 static bool is_wanted(void *context)

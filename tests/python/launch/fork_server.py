@@ -9,6 +9,7 @@ status, what atexit has to do, the teardown of the modules. What torch reads fro
 server's. The parent of a rank is the server, which passes its status on.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -46,20 +47,24 @@ def serve(requests):
             its = socket.socket(fileno=descriptors.pop())
             for stream in descriptors:
                 os.close(stream)
-            its.send(str(pid).encode())
             descriptor = os.pidfd_open(pid)
             running[descriptor] = pid, its
             poll.register(descriptor, select.POLLIN)
+            tell(its, pid)
+
+
+def tell(its, number):
+    """Say a number. Nobody may be there who wants to know."""
+    with contextlib.suppress(ConnectionError):
+        its.send(str(number).encode())
 
 
 def end(pid, its):
-    """Pass the status on. Nobody may be there who wants to know."""
-    status = os.waitpid(pid, 0)[1]
+    """Pass the status on. Until then the process id is nobody else's."""
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     with its:
-        try:
-            its.send(str(status).encode())
-        except ConnectionError:
-            pass
+        tell(its, ended.si_status << 8 if ended.si_code == os.CLD_EXITED else ended.si_status)
+    os.waitpid(pid, 0)
 
 
 def kill(running):

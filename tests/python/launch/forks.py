@@ -15,6 +15,7 @@ class Server:
     """A fork server, seen from whoever wants ranks. All of them have its modules."""
 
     def __init__(self, modules, environment):
+        self.environment = environment
         self.requests, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, SERVER, str(its.fileno()), *modules]
         self.process = subprocess.Popen(

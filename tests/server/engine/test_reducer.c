@@ -227,7 +227,7 @@ START_TEST(a_rested_submitter_keeps_no_long_task)
 }
 END_TEST
 
-/* Also a kept task is done when the threads are ended. */
+/* Check that a kept task, too, is done when the threads are ended. */
 START_TEST(a_kept_task_is_done_at_the_end)
 {
     int descriptor;

@@ -1,5 +1,5 @@
-/* Whom a node serves next: the servers of its chunks, how far one may be ahead of another, and the
- * nodes that wait for a result. */
+/* The order in which a node serves others: the servers of its chunks, how far one may be ahead of
+ * another, and the nodes that wait for a result. */
 #include "tests/lib/server/exchange_fixture.h"
 #include "tests/lib/suite.h"
 

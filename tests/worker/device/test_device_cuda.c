@@ -1,5 +1,6 @@
 /* Streams of a device that share its queues, as streams of one priority do: operations that wait on
- * one stream hold up others. Also the default stream. All run on the stand-in for CUDA's driver. */
+ * one stream hold up others. The default stream has its tests here too. All run on the stand-in for
+ * CUDA's driver. */
 #include "worker/device/device.h"
 
 #include "tests/lib/cuda/cuda_stand_in.h"

@@ -63,7 +63,7 @@ def include_flags(torch):
 
 
 def folders():
-    """This tree, and where the headers of torch and of Python are: pyconfig.h may be in a folder of the architecture."""
+    """Return this tree and the folders of torch's and Python's headers: pyconfig.h may be in one of the architecture."""
     torch, _ = torch_and_name()
     headers = pathlib.Path(sysconfig.get_path("include"))
     architecture = headers.parent / (sysconfig.get_config_var("MULTIARCH") or "") / headers.name

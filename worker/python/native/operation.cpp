@@ -264,8 +264,14 @@ void Operation::expire()
 {
     /* The request may be long complete, and nobody has looked. */
     std::string where;
-    if (!advance(Milliseconds(0), &where))
-        give_up(late("its timeout", call.timeout, where));
+    if (advance(Milliseconds(0), &where))
+        return;
+    {
+        std::unique_lock<std::timed_mutex> used(use, std::try_to_lock);
+        if (used.owns_lock() && !request)
+            return; /* another thread has found it complete, and publishes it now */
+    }
+    give_up(late("its timeout", call.timeout, where));
 }
 
 void Operation::end_receive(const Error &why)

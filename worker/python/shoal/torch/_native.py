@@ -29,9 +29,9 @@ def file_name():
 
 
 def headers_of(version):
-    """Return the version of torch without what its headers do not depend on: pip's builds of one release for the CPU
-    and for each CUDA have the same classes, and what differs in the headers is for CUDA's own compiler."""
-    return re.sub(r"\+(cpu|cu\d+)$", "", version)
+    """Return the version of torch's headers: pip's builds of one release for the CPU and for each CUDA have the same
+    classes, and what differs in their headers is for CUDA's own compiler. Builds of others may have other options."""
+    return re.sub(r"\+(cpu|cu\d+)$", "+pip", version)
 
 
 def folders():

@@ -59,8 +59,8 @@ def add_method_names(process_group_class):
 
 
 def register_in_dist2(name, make_group, make_options):
-    """Have torch.distributed._dist2.new_group make groups too, where this torch has it (since 2.9). The arguments that
-    it is given for a backend are the options."""
+    """Have torch.distributed._dist2.new_group make groups too, where this torch has it (since 2.9). Its keyword
+    arguments are the fields of Options; the device is not used."""
     try:
         from torch.distributed import _dist2
     except ImportError:
