@@ -232,8 +232,8 @@ void request_describe(const struct request *request, uint32_t group, char *text,
                  group);
     else if (request->staged && request->waiting)
         snprintf(text, bytes,
-                 "%s, collective %" PRIu64 " of group %" PRIu32 ": its stream has not come to it", what,
-                 number, group);
+                 "%s, collective %" PRIu64 " of group %" PRIu32 ": its stream has not come to it",
+                 what, number, group);
     else if (request->staged)
         snprintf(text, bytes,
                  "%s, collective %" PRIu64 " of group %" PRIu32 ": %" PRIu32 " of %" PRIu32

@@ -243,13 +243,14 @@ START_TEST(test_descriptions)
     request.chunks_given = 3;
     request.chunks_back = 1;
     request_describe(&request, 5, text, sizeof(text));
-    ck_assert_str_eq(text, "all_reduce of 1000 float (sum), collective 17 of group 5: 3 of 4 chunks "
-                           "handed over, 1 back");
+    ck_assert_str_eq(text,
+                     "all_reduce of 1000 float (sum), collective 17 of group 5: 3 of 4 chunks "
+                     "handed over, 1 back");
     ask = ask_of(COLLECTIVE_BROADCAST, arena + 4096, arena + 4096);
     request = init(&ask, 1);
     request_describe(&request, 5, text, sizeof(text));
-    ck_assert_str_eq(text,
-                     "broadcast of 1000 float from rank 1, collective 0 of group 5: not submitted yet");
+    ck_assert_str_eq(
+        text, "broadcast of 1000 float from rank 1, collective 0 of group 5: not submitted yet");
     ask = (struct request_ask){.kind = COLLECTIVE_BARRIER};
     request = init(&ask, 1);
     request.state = REQUEST_SUBMITTED;
@@ -275,7 +276,8 @@ START_TEST(test_descriptions_of_blocks)
     request.ask.kind = COLLECTIVE_ALL_GATHER;
     request.incomplete = 5;
     request_describe(&request, 5, text, sizeof(text));
-    ck_assert_str_eq(text, "all_gather of 1000 float, collective 0 of group 5: 0 of 5 parts complete");
+    ck_assert_str_eq(text,
+                     "all_gather of 1000 float, collective 0 of group 5: 0 of 5 parts complete");
     request.ask.kind = COLLECTIVE_GATHER; /* nobody knows how many all together */
     request_describe(&request, 5, text, sizeof(text));
     ck_assert_str_eq(text, "gather of float, collective 0 of group 5: 0 of 5 parts complete");
