@@ -23,6 +23,7 @@
 
 #include "common/base/bits.h"
 #include "common/base/clock.h"
+#include "common/transport/transport_inflow.h"
 #include "common/transport/transport_port.h"
 #include "common/transport/transport_request.h"
 
@@ -52,6 +53,7 @@ struct connected {
     struct fabric fabric;     /* first */
     struct requests requests; /* with the listener */
     struct port *port;        /* NULL while it opens */
+    struct inflow *inflow;
     uint8_t address[TRANSPORT_ADDRESS_BYTES];
     size_t address_bytes;
     uint32_t failed;          /* peers with failed set */
@@ -104,6 +106,16 @@ static bool connected_owns(void *context, const struct sockaddr_storage *remote)
 
 /* --- operations --- */
 
+/* Where the peer's connection is from and to, which libfabric tells once it stands. */
+static void peer_begin_inflow(struct connected *c, struct peer *peer)
+{
+    struct sockaddr_storage local = {0}, remote = {0};
+    size_t local_bytes = sizeof(local), remote_bytes = sizeof(remote);
+    if (fi_getname(&peer->endpoint->fid, &local, &local_bytes) == 0 &&
+        fi_getpeer(peer->endpoint, &remote, &remote_bytes) == 0)
+        inflow_begin(c->inflow, (uint32_t)(peer - c->peers), &local, &remote);
+}
+
 static void op_finish(struct connected *c, struct peer *peer, struct fabric_op *op, int status)
 {
     struct fabric_list *list = &peer->posted;
@@ -121,6 +133,7 @@ static void peer_up(struct connected *c, struct peer *peer)
     if (peer->state != PEER_CONNECTING && peer->state != PEER_ACCEPTING)
         return;
     peer->state = PEER_UP;
+    peer_begin_inflow(c, peer);
     fabric_event_push(&c->fabric, &peer->up, 0);
 }
 
@@ -219,6 +232,7 @@ static int connected_post_receive(struct transport *transport, uint32_t number, 
 static void endpoint_close(struct connected *c, struct peer *peer)
 {
     struct fid_ep *endpoint = peer->endpoint;
+    inflow_end(c->inflow, (uint32_t)(peer - c->peers));
     if (!endpoint)
         return;
     /* No fi_shutdown before it: closing says as much to the peer, and leaves nothing queued that
@@ -515,6 +529,7 @@ static void connections_progress(struct connected *c)
     if (c->fabric.event_count > 0 && ++c->polls_with_data < DATA_POLLS)
         return;
     c->polls_with_data = 0;
+    inflow_look(c->inflow, clock_tick_ns());
     if (port_is_busy(c->port))
         port_look(c->port, clock_now_ns(), connected_owns, c);
     for (int i = 0; i < REQUESTS_MAX && connection_progress(c); i++)
@@ -584,6 +599,7 @@ static void connected_close(struct transport *transport)
         fi_close(&c->requests.listener->fid);
     }
     fabric_close(&c->fabric);
+    inflow_close(c->inflow);
     free(c->waiting);
     free(c);
 }
@@ -636,14 +652,18 @@ int transport_connected_open(struct transport **transport, const struct transpor
 {
     struct connected *c = calloc(1, sizeof(*c) + options->peers * sizeof(c->peers[0]));
     uint64_t *waiting = calloc(BITS_WORDS(options->peers), sizeof(*waiting));
-    if (!c || !waiting) {
+    struct inflow *inflow = inflow_open(options->peers);
+    if (!c || !waiting || !inflow) {
+        inflow_close(inflow);
         free(waiting);
         free(c);
         return error_set(error, ERR_MEMORY, "out of memory");
     }
     c->waiting = waiting;
+    c->inflow = inflow;
     int code = fabric_open(&c->fabric, options, true, error);
     if (code) {
+        inflow_close(inflow);
         free(waiting);
         free(c);
         return code;
