@@ -92,6 +92,7 @@ class Request:
 
     def __init__(self):
         self.ended, self.error = False, None
+        self.waits_for = "its chunks"
 
     def end(self, error=None):
         self.ended, self.error = True, error
@@ -226,7 +227,7 @@ class Way(unittest.TestCase):
     def test_its_time_runs_out_and_its_memory_is_kept_until_it_is_over(self):
         request = Request()
         operation = self.make([request], timeout_s=0)
-        with self.assertRaises(self.errors.TimeoutError):
+        with self.assertRaisesRegex(self.errors.TimeoutError, "its timeout of 0 s: its chunks$"):
             operation.wait(None)
         self.is_in(operation, "FAILED")
         operation.expire()
@@ -236,6 +237,14 @@ class Way(unittest.TestCase):
         self.assertTrue(operation.advance())
         self.is_in(operation, "OVER")
         self.assertEqual((len(self.failures), operation.kept, self.finished), (1, [], []))
+
+    def test_one_that_is_complete_when_its_time_runs_out(self):
+        request = Request()
+        operation = self.make([request], timeout_s=0)
+        request.end()
+        operation.expire()
+        self.is_in(operation, "OVER")
+        self.assertEqual((self.failures, operation.error), ([], None))
 
     def test_the_job_frees_the_requests_of_one_that_runs_or_has_failed(self):
         for first in ((), ("expire",)):
