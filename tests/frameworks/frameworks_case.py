@@ -50,7 +50,7 @@ class FrameworksCase(unittest.TestCase):
         node. act: what is done with a run while it is going on."""
 
         def run(on):
-            with table.reserved_port() as port:
+            with suite.reserved_port() as port:
                 place = {"TEST_PORT": str(port), **({"MASTER_PORT": str(port)} if each else {})}
                 own = {"TEST_RANKS": str(size), **framework.environment, **place, **more}
                 with contextlib.closing(running.Running(commands(port), on, self.path, each, **own)) as begun:

@@ -1,9 +1,7 @@
 """The frameworks: how the user of each starts a program, on one node and on two."""
 
-import contextlib
 import dataclasses
 import importlib.util
-import socket
 import sys
 from collections.abc import Callable
 
@@ -88,16 +86,6 @@ class Framework:
     def reason_to_skip(self):
         missing = [module for module in self.needs if importlib.util.find_spec(module) is None]
         return f"{PYTHON} has no {' and no '.join(missing)} (scripts/frameworks-env.sh)" if missing else None
-
-
-@contextlib.contextmanager
-def reserved_port():
-    """One of the loopback interface: bound and not listening, so that a store may have it, and nobody gets it by
-    chance."""
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        yield reserved.getsockname()[1]
 
 
 ENDINGS = ("kill", "raise", "interrupt")

@@ -80,7 +80,7 @@ BROUGHT = (
 
 class Own(frameworks_case.FrameworksCase):
     def run_on(self, on, framework, module, size):
-        with table.reserved_port() as port:
+        with suite.reserved_port() as port:
             command = [*table.ACCELERATE, f"--num_processes={size}", f"--main_process_port={port}", "-m"]
             module = f"accelerate.test_utils.scripts.{module}"
             run = running.Running([[*command, module]], on, self.path, **framework.environment)
@@ -102,7 +102,7 @@ class Own(frameworks_case.FrameworksCase):
         """The names of those that pass, and how the run has ended."""
         pytest = [table.PYTHON, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--junitxml=passed.xml"]
         words = [*pytest, *brought.words, *(brought.on_shoal if on == "shoal" else ())]
-        with table.reserved_port() as port:
+        with suite.reserved_port() as port:
             own = {**brought.environment, "TEST_PORT": str(port)}
             run = running.Running([words], on, self.path, copied=brought.copied, **own)
             with contextlib.closing(run):

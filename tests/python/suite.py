@@ -5,6 +5,7 @@ cases are unittest's. The code that runs inside ranks is in ranks/ranks_<noun>.p
 """
 
 import atexit
+import contextlib
 import functools
 import importlib.util
 import json
@@ -13,6 +14,7 @@ import pathlib
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -118,6 +120,16 @@ def reason_without_native():
     if any((BUILD / "lib").glob(name)):
         return None
     return f"no native backend: no {name} (make native)"
+
+
+@contextlib.contextmanager
+def reserved_port():
+    """Give a port of the loopback interface: bound and not listening, so that whoever sets SO_REUSEADDR may have it, as
+    stores and daemons do, and nobody gets it by chance."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
 
 
 def torchrun(*options):

@@ -56,10 +56,10 @@ class OneNode(Launchers):
 
     def test_torchrun_and_ranks_that_die_as_the_job_begins(self):
         """The job has one name and one daemon: what is left of it is not in the way of the next."""
-        with tempfile.TemporaryDirectory(prefix="shoal-restarted-") as folder:
+        with tempfile.TemporaryDirectory(prefix="shoal-restarted-") as folder, suite.reserved_port() as port:
             path, program = f"{folder}/shoald.sock", suite.BUILD / "bin" / "shoald"
             configuration = pathlib.Path(folder) / "shoald.json"
-            configuration.write_text(json.dumps({"socket": {"path": path}}))
+            configuration.write_text(json.dumps({"socket": {"path": path}, "listen": {"port": port}}))
             with with_daemon.readiness(pathlib.Path(folder)) as notify:
                 daemon = subprocess.Popen([program, "--config", configuration], env={**os.environ, "NOTIFY_SOCKET": notify})
             try:
@@ -74,11 +74,7 @@ class OneNode(Launchers):
         self.assertEqual(trained, ["0 of 2 after 3", "1 of 2 after 3"], finished.stdout)
 
     def test_a_script_that_spawns_its_ranks(self):
-        with socket.socket() as reserved:
-            # Bound, and not listening: the store may have the port, and nobody gets it by chance.
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            reserved.bind(("127.0.0.1", 0))
-            port = reserved.getsockname()[1]
+        with suite.reserved_port() as port:
             finished = suite.run([sys.executable, suite.RANKS / "ranks_spawned.py", port])
         self.assertEqual(finished.returncode, 0, finished.stdout)
         trained = re.findall(r"^PARAMETERS trained (.*)", finished.stdout, re.MULTILINE)
