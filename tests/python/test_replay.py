@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """A rank that is killed and started again gets the sums that it has missed (shoal.torch.replay)."""
 
+import contextlib
 import json
 import pathlib
 import re
@@ -10,6 +11,7 @@ import tempfile
 import unittest
 
 import suite
+from launch import with_daemon
 
 RANKS, DIES, DEATH = 3, 1, 13  # the checkpoint before it has step 10
 CONFIGURATION = {"recovery": True, "replay": {"keep_steps": 8, "keep_bytes": 10000000}}
@@ -24,9 +26,13 @@ class Replay(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.folder = pathlib.Path(temporary.name)
         self.socket = str(self.folder / "socket")
+        reserved = contextlib.ExitStack()
+        self.addCleanup(reserved.close)
+        listen = {"port": reserved.enter_context(suite.reserved_port())}
         configuration = self.folder / "shoald.json"
-        configuration.write_text(json.dumps({**CONFIGURATION, "socket": {"path": self.socket}, "listen": {"port": 0}}))
-        self.start([suite.BUILD / "bin" / "shoald", "--config", configuration])
+        configuration.write_text(json.dumps({**CONFIGURATION, "socket": {"path": self.socket}, "listen": listen}))
+        with with_daemon.readiness(self.folder) as notify:
+            self.start([suite.BUILD / "bin" / "shoald", "--config", configuration], NOTIFY_SOCKET=notify)
 
     def start(self, command, **variables):
         process = subprocess.Popen(
