@@ -119,7 +119,11 @@ def leave_early():
     start()
     check_sum()
     others = dist.new_group(list(range(1, SIZE)))
+    # A rank that still opens the group when rank 0 ends would hear of that end there.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"opened by {RANK}", "")
     if RANK == 0:
+        store.wait([f"opened by {rank}" for rank in range(SIZE)])
         os._exit(0) if sys.argv[2] == "abruptly" else sys.exit(0)
     # Rank 0's end is an error only for those who still need it.
     say_error(lambda: dist.all_reduce(torch.ones(1)))
