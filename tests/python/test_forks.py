@@ -11,7 +11,7 @@ import unittest
 import suite
 from launch import forks
 
-# What is said and the exit status are the same.
+# Its output and its exit status are the same.
 PROGRAMS = {
     "arguments": "import os, sys; print(sys.argv, __name__, os.getcwd(), os.environ['OWN'], sys.path[0])",
     "names": "print(sorted(name for name in globals() if not name.startswith('__')))",
